@@ -1,0 +1,67 @@
+/* The device command queue: how an agent asks for one network transfer.  Shared by device code, the proxy and plugins.
+ *
+ * A command is 48 bytes, six 8-byte words, none of which holds a field that straddles it.  Agents write words 1 to 5 and
+ * then word 0, the header, with release; its lap makes the slot valid, so slots are never cleared.  The proxy reads a
+ * slot, returns a credit, and counts a completion when the transfer has completed.  See src/protocol/command_ring.h for
+ * the producer's side and src/host/proxy.cc for the consumer's.
+ */
+#ifndef MKERNEL_QUEUE_H_
+#define MKERNEL_QUEUE_H_
+
+#include <stdint.h>
+
+#define MK_COMMAND_WORDS 6
+#define MK_COMMAND_BYTES 48
+
+/* Header (word 0): lap 16 bits | op 8 | queue 8 | peer 16 | zero 16, from the low end up.  The lap counts from 1 and
+ * wraps from 65535 to 1, so that a slot of zeros is never valid. */
+#define MK_COMMAND_OP_WRITE 1u /* copy `bytes` (may be 0) to the destination, then raise the slot's flag there */
+
+typedef struct {
+  uint64_t header;      /* word 0 */
+  uint64_t source;      /* word 1: memory 16 bits | offset 48 bits, in the sender's memory table */
+  uint64_t destination; /* word 2: the same in the receiver's memory table */
+  uint64_t bytes;       /* word 3 */
+  uint64_t slot;        /* word 4: the receiver's arrival slot (chunk); up to 2^20 - 1 */
+  uint64_t epoch;       /* word 5 */
+} mkCommand_t;
+
+/* Entry 0 of every memory table is the rank's heap. */
+#define MK_MEMORY_HEAP 0u
+
+#ifdef __CUDACC__
+#define MK_QUEUE_FN __host__ __device__ static inline
+#else
+#define MK_QUEUE_FN static inline
+#endif
+
+MK_QUEUE_FN uint16_t mkCommandLap(uint64_t index, uint64_t ringSlots) {
+  return (uint16_t)(index / ringSlots % 65535u + 1u);
+}
+MK_QUEUE_FN uint64_t mkCommandHeader(uint16_t lap, uint32_t op, uint32_t queue, uint32_t peer) {
+  return (uint64_t)lap | (uint64_t)(op & 0xffu) << 16 | (uint64_t)(queue & 0xffu) << 24 |
+         (uint64_t)(peer & 0xffffu) << 32;
+}
+MK_QUEUE_FN uint16_t mkHeaderLap(uint64_t header) { return (uint16_t)(header & 0xffffu); }
+MK_QUEUE_FN uint32_t mkHeaderOp(uint64_t header) { return (uint32_t)(header >> 16 & 0xffu); }
+MK_QUEUE_FN uint32_t mkHeaderQueue(uint64_t header) { return (uint32_t)(header >> 24 & 0xffu); }
+MK_QUEUE_FN uint32_t mkHeaderPeer(uint64_t header) { return (uint32_t)(header >> 32 & 0xffffu); }
+
+MK_QUEUE_FN uint64_t mkPlace(uint32_t memory, uint64_t offset) { return (uint64_t)(memory & 0xffffu) | offset << 16; }
+MK_QUEUE_FN uint32_t mkPlaceMemory(uint64_t place) { return (uint32_t)(place & 0xffffu); }
+MK_QUEUE_FN uint64_t mkPlaceOffset(uint64_t place) { return place >> 16; }
+
+/* Notification of an arrived write under the completion contract, 32 bits: sender's rail index 10 | slot 20 | epoch's low
+ * 2 bits.  The receiver completes the epoch from its own: at most one operation ahead and two behind can be in flight. */
+#define MK_SLOT_BITS 20
+MK_QUEUE_FN uint32_t mkImmediate(uint32_t railIndex, uint64_t slot, uint64_t epoch) {
+  return (railIndex & 0x3ffu) << 22 | (uint32_t)(slot & 0xfffffu) << 2 | (uint32_t)(epoch & 3u);
+}
+MK_QUEUE_FN uint32_t mkImmediateRail(uint32_t imm) { return imm >> 22; }
+MK_QUEUE_FN uint64_t mkImmediateSlot(uint32_t imm) { return imm >> 2 & 0xfffffu; }
+/* `entered` is the newest epoch this rank has entered; the result lies in [entered - 2, entered + 1]. */
+MK_QUEUE_FN uint64_t mkImmediateEpoch(uint32_t imm, uint64_t entered) {
+  return entered + 1u - ((entered + 1u - imm) & 3u);
+}
+
+#endif /* MKERNEL_QUEUE_H_ */
