@@ -52,16 +52,18 @@ MK_QUEUE_FN uint32_t mkPlaceMemory(uint64_t place) { return (uint32_t)(place & 0
 MK_QUEUE_FN uint64_t mkPlaceOffset(uint64_t place) { return place >> 16; }
 
 /* Notification of an arrived write under the completion contract, 32 bits: sender's rail index 10 | slot 20 | epoch's low
- * 2 bits.  The receiver completes the epoch from its own: at most one operation ahead and two behind can be in flight. */
+ * 2 bits.  The receiver completes the epoch from a reference: for chunks the newest epoch it has entered (only that one and
+ * the one before can be under way), for control slots the newest epoch seen in that slot from that sender (each is sent
+ * after the one before has completed, so only that one, repeated, or the next can come). */
 #define MK_SLOT_BITS 20
 MK_QUEUE_FN uint32_t mkImmediate(uint32_t railIndex, uint64_t slot, uint64_t epoch) {
   return (railIndex & 0x3ffu) << 22 | (uint32_t)(slot & 0xfffffu) << 2 | (uint32_t)(epoch & 3u);
 }
 MK_QUEUE_FN uint32_t mkImmediateRail(uint32_t imm) { return imm >> 22; }
 MK_QUEUE_FN uint64_t mkImmediateSlot(uint32_t imm) { return imm >> 2 & 0xfffffu; }
-/* `entered` is the newest epoch this rank has entered; the result lies in [entered - 2, entered + 1]. */
-MK_QUEUE_FN uint64_t mkImmediateEpoch(uint32_t imm, uint64_t entered) {
-  return entered + 1u - ((entered + 1u - imm) & 3u);
+/* The result lies in [reference - 2, reference + 1]. */
+MK_QUEUE_FN uint64_t mkImmediateEpoch(uint32_t imm, uint64_t reference) {
+  return reference + 1u - ((reference + 1u - imm) & 3u);
 }
 
 #endif /* MKERNEL_QUEUE_H_ */

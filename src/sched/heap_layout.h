@@ -33,8 +33,7 @@ struct HeapLayout {
 // Slots by which an arriving network write is known; chunks follow the control slots.
 constexpr uint32_t kSlotEntered0 = 0;  // + parity of the epoch
 constexpr uint32_t kSlotDone = 2;
-constexpr uint32_t kSlotConsumed = 3;
-constexpr uint32_t kControlSlots = 4;
+constexpr uint32_t kControlSlots = 3;
 constexpr uint64_t kMaxSlots = 1u << 20;
 
 // The control part, in 8-byte words.  `locals` and `nodes` are those of the communicator.
