@@ -42,6 +42,11 @@ struct ChunkMap {
     const uint64_t rest = chunks() - full * window * locals;
     return full * window + share(ownerRank + 1, rest) - share(ownerRank, rest);
   }
+  // Most chunks any owner has.
+  MK_HD constexpr uint64_t mostOwned() const {
+    const uint64_t wave = window * locals;
+    return chunks() / wave * window + ceilDiv(chunks() % wave, locals);
+  }
   MK_HD constexpr uint64_t ownedTiles(uint32_t ownerRank) const {
     const uint64_t owned = ownedChunks(ownerRank);
     if (owned == 0) return 0;

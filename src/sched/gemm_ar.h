@@ -48,11 +48,7 @@ struct GemmArPlan {
   MK_HD constexpr uint64_t chunkBytes() const { return chunks.chunkTiles * slotBytes(); }
   MK_HD constexpr uint64_t outChunkBytes() const { return chunks.chunkTiles * outSlotBytes(); }
   // Most chunks any owner has.
-  MK_HD constexpr uint64_t maxOwned() const {
-    uint64_t most = 0;
-    for (uint32_t o = 0; o < shape.place.locals; ++o) most = larger(most, chunks.ownedChunks(o));
-    return most;
-  }
+  MK_HD constexpr uint64_t maxOwned() const { return chunks.mostOwned(); }
 
   // Partial result of owned tile `ownedTile` from local rank `from`, at its owner `owner`.
   MK_HD constexpr uint64_t partial(uint64_t ownedTile, uint32_t from, uint32_t owner) const {
@@ -83,16 +79,21 @@ struct GemmArPlan {
   MK_HD constexpr uint64_t stagedTile(uint64_t tile) const { return stageBase() + tile * outSlotBytes(); }
   MK_HD constexpr uint64_t dataBytes() const { return stageBase() + (staged() ? grid.count() * outSlotBytes() : 0); }
 
-  // Bytes before a tile inside its packed chunk, and of a whole chunk.  The cost is a chunk's few tiles.
+  // Elements before a tile inside its packed chunk, of a whole chunk, and of all chunks this rank owns.
   MK_HD constexpr uint64_t elementsBefore(uint64_t tile) const {
-    uint64_t sum = 0;
-    for (uint64_t t = chunks.firstTile(chunks.chunkOfTile(tile)); t < tile; ++t) sum += grid.elements(t);
-    return sum;
+    return grid.elementsBelow(tile) - grid.elementsBelow(chunks.firstTile(chunks.chunkOfTile(tile)));
   }
-  MK_HD constexpr uint64_t elementsOfChunk(uint64_t chunk) const {
+  MK_HD constexpr uint64_t elementsOfChunk(uint64_t chunk) const { return elementsOfChunks(chunk, chunk); }
+  MK_HD constexpr uint64_t elementsOfChunks(uint64_t first, uint64_t last) const {
+    return grid.elementsBelow(chunks.firstTile(last) + chunks.tilesIn(last)) -
+           grid.elementsBelow(chunks.firstTile(first));
+  }
+  MK_HD constexpr uint64_t ownedElements() const {
     uint64_t sum = 0;
-    const uint64_t first = chunks.firstTile(chunk);
-    for (uint64_t t = first; t < first + chunks.tilesIn(chunk); ++t) sum += grid.elements(t);
+    for (uint64_t i = 0; i < owned(); i += chunks.window) {  // an owner's chunks of one wave are consecutive
+      const uint64_t last = smaller(i + chunks.window, owned()) - 1;
+      sum += elementsOfChunks(chunks.ownedChunk(place().local, i), chunks.ownedChunk(place().local, last));
+    }
     return sum;
   }
 
@@ -146,8 +147,7 @@ struct GemmArPlan {
   }
   // Stored to local peers: partial results of their tiles, and my finished tiles to each of them.
   MK_HD constexpr uint64_t nvlinkBytesSent() const {
-    uint64_t mine = 0;
-    for (uint64_t i = 0; i < owned(); ++i) mine += elementsOfChunk(chunks.ownedChunk(place().local, i));
+    const uint64_t mine = ownedElements();
     const uint64_t all = shape.m * shape.n;
     return (all - mine) * shape.wireBytes + mine * shape.outBytes * (place().locals - 1);
   }
@@ -191,12 +191,12 @@ MK_HD constexpr GemmArPlan planGemmAr(const GemmArShape& shape, const GemmArChoi
   uint64_t chunkTiles = choice.chunkTiles;
   if (nodes == 1) {
     chunkTiles = 1;  // no messages: the unit of ownership is a tile
-  } else if (chunkTiles == 0) {
+  } else {
     // Four tiles (256 KiB for tiles of 128 x 256 bf16), fewer where each owner would have less than four chunks per node.
-    chunkTiles = smaller(4, larger(1, tiles / (uint64_t{locals} * nodes * 4)));
+    if (chunkTiles == 0) chunkTiles = smaller(4, larger(1, tiles / (uint64_t{locals} * nodes * 4)));
+    // A notification has room for 2^20 slots: larger results travel in larger chunks.
+    while (ceilDiv(ceilDiv(tiles, chunkTiles), locals) > kMaxSlots - kControlSlots) chunkTiles *= 2;
   }
-  // A notification has room for 2^20 slots: larger results travel in larger chunks.
-  while (ceilDiv(ceilDiv(tiles, chunkTiles), locals) + locals > kMaxSlots - kControlSlots) chunkTiles *= 2;
   p.chunks.chunkTiles = static_cast<uint32_t>(chunkTiles);
   p.chunks.window = nodes == 1 ? larger(1, ceilDiv(p.chunks.chunks(), locals)) : 1;
 

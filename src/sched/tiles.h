@@ -47,6 +47,17 @@ struct TileGrid {
     const Tile t = tile(index);
     return static_cast<uint64_t>(t.rows) * t.cols;
   }
+  // Elements of all tiles numbered below `index`, for any index up to count().
+  MK_HD constexpr uint64_t elementsBelow(uint64_t index) const {
+    if (index >= count()) return m * n;
+    const uint64_t perGroup = groupRows * colsOfTiles();
+    const uint64_t firstRow = index / perGroup * groupRows;
+    const uint64_t rowsHere = smaller(groupRows, rowsOfTiles() - firstRow);
+    const uint64_t inGroup = index % perGroup;
+    const uint64_t height = smaller(rowsHere * tileM, m - firstRow * tileM);
+    const uint64_t col = inGroup / rowsHere * tileN;
+    return firstRow * tileM * n + height * col + inGroup % rowsHere * tileM * smaller(tileN, n - col);
+  }
 };
 
 }  // namespace mk::sched
