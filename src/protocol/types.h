@@ -89,7 +89,7 @@ struct Why {
 
 // Why an agent left early.
 struct FailRecord {
-  enum Kind : uint32_t { none, timeout, mismatch, protocolError, revoked };
+  enum Kind : uint32_t { none, timeout, mismatch, protocolError, revoked, internal };
   uint32_t kind = none;
   uint32_t role = 0;
   Why why;

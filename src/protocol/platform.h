@@ -1,0 +1,60 @@
+// What the role loops ask of a platform.  One object per agent.  Whole agents call uniformly: on a GPU all threads of a block or
+// of a spare warp, on the CPU one fibre.
+//
+//   wait      the only call that may block on others.  Acquires what the publisher released.  Polls the revoke word, the launch's
+//             failure and the clock every 32nd time.  False: unwind; the platform has a record.
+//   ready     wait's test, once.
+//   publish   everything stored before by this agent, or acquired by it, is visible to whoever acquires the value at that scope.
+//   claim     next number of a counter of this rank; relaxed.
+//   arrive    counts one arrival of `total`; true for the last, who has then acquired what the others released; resets to 0.
+//   ownAdd, ownLoad (acquire), ownReset: words of this rank's private memory.
+//   storeCommand  fills a slot of the ring, header last with release.
+//   fail      records why; the first record of a launch stays.
+//   multiply ... storeOutToPeer: movement and arithmetic of tiles; their registers and shared memory are the platform's own.
+#pragma once
+
+#include <concepts>
+
+#include "mkernel/queue.h"
+#include "protocol/tile_cursor.h"
+#include "protocol/types.h"
+#include "sched/roles.h"
+
+namespace mk::protocol {
+
+template <class P>
+concept Platform = requires(P p, const P q, Ref r, Why why, uint64_t v, uint64_t* seen, const mkCommand_t& command) {
+  { q.place() } -> std::convertible_to<sched::Place>;
+  { q.epoch() } -> std::convertible_to<uint64_t>;
+  { q.heapLayout() } -> std::convertible_to<sched::HeapLayout>;
+  { q.controlLayout() } -> std::convertible_to<sched::ControlLayout>;
+  { p.wait(r, v, Match::equal, why, seen) } -> std::same_as<bool>;
+  { p.ready(r, v, Match::atLeast) } -> std::same_as<bool>;
+  p.publish(r, v, Scope::node);
+  { p.read(r) } -> std::same_as<uint64_t>;
+  p.write(r, v);
+  { p.claim(v) } -> std::same_as<uint64_t>;
+  { p.arrive(v, v) } -> std::same_as<bool>;
+  { p.ownAdd(v, v) } -> std::same_as<uint64_t>;
+  { p.ownLoad(v) } -> std::same_as<uint64_t>;
+  p.ownReset(v);
+  { q.ringSlots() } -> std::convertible_to<uint64_t>;
+  p.storeCommand(v, command);
+  p.fail(FailRecord::timeout, why, v, v);
+  p.setRole(sched::Role::control);
+};
+
+template <class P>
+concept GemmArPlatform = Platform<P> && requires(P p, const TileTask& t, Ref r) {
+  p.multiply(t);                     // this rank's A * B of the tile, in fp32
+  p.storePartial(t, r);              // rounded to the wire type, packed
+  p.addPartial(t, r);                // adds one
+  p.loadNodeSum(t, r, true);         // true: replaces what is there; else adds
+  p.finishTile(t);                   // scale, beta * C, bias; rounds to C's type
+  p.storeOut(t);                     // to my C
+  p.storeOutToPeer(t, uint32_t{0});  // to a local peer's C, in its window
+  p.storeOutPacked(t, r);            // packed into a heap
+  p.loadOutPacked(t, r);
+};
+
+}  // namespace mk::protocol
