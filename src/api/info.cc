@@ -16,6 +16,9 @@ namespace {
 
 using mk::guarded;
 
+// Holds a communicator's text for the caller of mkGetLastError, until the thread's next call.
+thread_local std::string commText;
+
 // A copy of the text that lives as long as the library.  Equal texts share one, so that repeated queries do not grow.
 const char* keepForever(const std::string& text) {
   static std::mutex mutex;
@@ -97,11 +100,8 @@ const char* mkGetErrorString(mkResult_t result) {
 
 const char* mkGetLastError(mkComm_t comm) {
   if (comm == nullptr) return mk::threadLastError();
-  // Holds the communicator's text for the caller, until the thread's next call.
-  thread_local std::string text;
-  text.clear();
-  if (guarded("mkGetLastError", [&] { text = mk::commLastError(comm); }) != mkSuccess) return mk::threadLastError();
-  return text.c_str();
+  const mkResult_t result = guarded("mkGetLastError", [&] { commText = mk::commLastError(comm); });
+  return result == mkSuccess ? commText.c_str() : mk::threadLastError();
 }
 
 mkResult_t mkParamCount(int* count) {
