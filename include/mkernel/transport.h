@@ -13,7 +13,8 @@
  * touches the destination again.  Writes complete and arrive in any order, but for the rule above.
  *
  * Threads.  One thread at a time calls into an endpoint.  Calls never block longer than their timeout; post and poll never
- * block.  Return values are mkResult_t codes; 0 is success.  After a failure lastError gives the reason.
+ * block.  Return values are mkResult_t codes; 0 is success.  After a failure lastError gives the reason; so it does after
+ * a poll that returned MK_EVENT_ERROR.
  */
 #ifndef MKERNEL_TRANSPORT_H_
 #define MKERNEL_TRANSPORT_H_
@@ -59,7 +60,7 @@ typedef struct {
   uint32_t contract;       /* MK_CONTRACT_... */
   uint32_t immediateBits;  /* completion contract: at least 32 */
   uint32_t maxBatch;       /* writes taken by one post; at least 1 */
-  uint32_t maxOutstanding; /* writes to one peer not yet completed; further ones are not accepted */
+  uint32_t maxOutstanding; /* writes to one peer whose MK_EVENT_SENT poll has not returned; further ones are not accepted */
   uint32_t devicePosted;   /* 1 if endpoint queues can be written by the GPU */
   uint64_t maxBytes;       /* of one write */
 } mkTransportProperties_t;
@@ -77,7 +78,7 @@ typedef struct {
 } mkTransportMemory_t;
 
 typedef struct {
-  const void* source;    /* local address inside localMemory; may be NULL when bytes is 0 */
+  const void* source;    /* local address inside localMemory; unused, like the next three, when bytes is 0 */
   void* localMemory;     /* from registerMemory */
   void* remoteMemory;    /* from importMemory, of the peer posted to */
   uint64_t remoteOffset; /* of the destination, from the start of the remote registration */
@@ -107,7 +108,7 @@ typedef struct {
   uint32_t reserved;
   const char* name;
 
-  /* Loads whatever the transport needs.  A failure means "not usable here": lastError(NULL) says why. */
+  /* Loads whatever the transport needs.  A failure means "not usable here": lastError says why. */
   int (*init)(const mkTransportHost_t* host, void** context);
   void (*fini)(void* context);
   /* Reason of the calling thread's last failure; never NULL. */
@@ -128,7 +129,8 @@ typedef struct {
   /* Makes a peer's registration usable as a destination; the peer need not be in a call. */
   int (*importMemory)(void* endpoint, int peer, const uint8_t* key, int timeoutMs, void** remote);
   int (*releaseMemory)(void* endpoint, void* remote);
-  /* Takes the first *accepted (0 to count) writes, all to one peer, as one submission.  Fewer than count: no room now. */
+  /* Takes the first *accepted (0 to count) writes, all to one peer, as one submission.  Fewer than count: no room now.
+   * On failure none of them is taken. */
   int (*post)(void* endpoint, int peer, const mkTransportWrite_t* writes, int count, int* accepted);
   /* Makes progress and fills in up to `capacity` events. */
   int (*poll)(void* endpoint, mkTransportEvent_t* events, int capacity, int* count);

@@ -1,0 +1,386 @@
+// See endpoint.h.
+#include "endpoint.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <bit>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "failure.h"
+
+namespace mk::loopback {
+namespace {
+
+using namespace std::chrono_literals;
+
+// How often the connections are looked at: they tell of registrations and of the peers' ends.
+constexpr auto kHearEvery = 1ms;
+
+int64_t nanoseconds(Clock::time_point time) {
+  return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
+}
+
+unsigned long long wide(uint64_t value) { return value; }
+
+std::string hex(const Token& token) {
+  std::string text;
+  for (const uint8_t byte : token) text += format("%02x", byte);
+  return text;
+}
+
+// Room for several times what the peer may have under way, so that a receiver that polls late rarely holds it up.
+uint32_t ringSlots(uint32_t outstanding) { return std::bit_ceil(std::max(1024u, 4 * outstanding)); }
+
+}  // namespace
+
+// ---- Opening, connecting, closing ----------------------------------------------------------------------------------
+
+Endpoint::Endpoint(const Settings& settings) : settings_(settings), presence_(std::make_shared<Presence>()) {
+  address_.magic = kMagic;
+  address_.version = kWireVersion;
+  address_.contract = settings_.contract;
+  address_.pid = getpid();
+  address_.id = randomToken();
+  address_.secret = randomToken();
+  const std::string name = "mkernel-loopback-" + hex(randomToken());
+  std::memcpy(address_.name, name.c_str(), name.size() + 1);
+  listener_ = listenOn(name);
+  announcePresence(address_.id, presence_);
+}
+
+Endpoint::~Endpoint() {
+  withdrawPresence(address_.id);
+  // Peers in this process may be writing this instant; afterwards they do not.
+  for (const auto& [handle, region] : registrations_) region->end();
+  // The goodbye, seen by a peer once its connection has ended.
+  for (const Peer& peer : peers_)
+    if (peer.inbox != nullptr) peer.inbox->markClosed();
+}
+
+void Endpoint::connect(int count, int self, const uint8_t* addresses, int timeoutMs) {
+  if (connectTried_) fail(mkErrorInvalidUsage, "connect was called before on this endpoint");
+  if (addresses == nullptr) fail(mkErrorInvalidArgument, "addresses is NULL");
+  if (count < 1 || self < 0 || self >= count)
+    fail(mkErrorInvalidArgument, "self %d of count %d: must be 0 to count - 1", self, count);
+  if (timeoutMs < 0) fail(mkErrorInvalidArgument, "timeoutMs %d: must not be negative", timeoutMs);
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timeoutMs);
+  connectTried_ = true;
+
+  std::vector<std::shared_ptr<Mailbox>> mailboxes;
+  for (int i = 0; i < count; ++i) {
+    Peer& peer = peers_.emplace_back();
+    peer.index = i;
+    peer.self = i == self;
+    std::memcpy(&peer.address, addresses + static_cast<size_t>(i) * MK_TRANSPORT_ADDRESS_BYTES, sizeof(Address));
+    const Address& address = peer.address;
+    if (address.magic != kMagic || address.name[sizeof(address.name) - 1] != '\0')
+      fail(mkErrorInvalidArgument, "address %d of %d is not one of a loopback endpoint", i, count);
+    if (address.version != kWireVersion)
+      fail(mkErrorVersion, "peer %d runs loopback version %u, this one is %u", i, address.version, kWireVersion);
+    if (peer.self != (address.id == address_.id))
+      fail(mkErrorInvalidArgument, "address %d of %d %s this endpoint's own", i, count, peer.self ? "is not" : "is");
+    if (address.contract != settings_.contract)
+      fail(mkErrorInvalidUsage, "peer %d runs contract %u, this endpoint %u: MKERNEL_LOOPBACK_CONTRACT must agree", i,
+           address.contract, settings_.contract);
+    peer.inbox = peer.self ? nullptr : Mailbox::create(ringSlots(settings_.outstanding));
+    mailboxes.push_back(peer.inbox);
+  }
+  presence_->setMailboxes(std::move(mailboxes));
+  rendezvous(listener_.get(), address_, self, peers_, deadline);
+  listener_.reset();
+  for (Peer& peer : peers_)
+    if (peer.inbox != nullptr) peer.inbox->dropFd();
+  states_.resize(peers_.size());
+  nic_ = std::make_unique<Nic>(settings_, settings_.seed * 0x9e3779b97f4a7c15u + static_cast<uint64_t>(self),
+                               peers_.size());
+  connected_ = true;
+}
+
+Peer& Endpoint::peerAt(int peer) {
+  if (!connected_) fail(mkErrorInvalidUsage, "the endpoint is not connected");
+  if (peer < 0 || static_cast<size_t>(peer) >= peers_.size())
+    fail(mkErrorInvalidArgument, "peer %d: must be 0 to %zu", peer, peers_.size() - 1);
+  Peer& found = peers_[static_cast<size_t>(peer)];
+  if (found.self) fail(mkErrorInvalidArgument, "peer %d is this endpoint itself", peer);
+  return found;
+}
+
+// ---- Memory --------------------------------------------------------------------------------------------------------
+
+void* Endpoint::registerMemory(const mkTransportMemory_t& memory, uint8_t* key) {
+  if (!connected_) fail(mkErrorInvalidUsage, "the endpoint is not connected");
+  if (memory.structSize < sizeof(memory))
+    fail(mkErrorVersion, "mkTransportMemory_t of %u bytes; this plugin needs %zu", memory.structSize, sizeof(memory));
+  if (memory.kind != MK_MEMORY_KIND_HOST)
+    fail(mkErrorNotSupported, "memory kind %u: the loopback transport takes host memory (kind %u)", memory.kind,
+         MK_MEMORY_KIND_HOST);
+  if (memory.address == nullptr || memory.bytes == 0)
+    fail(mkErrorInvalidArgument, "memory of %llu bytes at %p: neither may be zero", wide(memory.bytes), memory.address);
+  if (memory.fd >= 0) {
+    checkFile(memory.fd, memory.fdOffset, memory.bytes);
+    // Mapped from the descriptor, both have the same place in their page.
+    const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+    if (reinterpret_cast<uintptr_t>(memory.address) % page != memory.fdOffset % page)
+      fail(mkErrorInvalidArgument, "address %p is not mapped from offset %llu of the descriptor", memory.address,
+           wide(memory.fdOffset));
+  }
+  const auto region = std::make_shared<LocalRegion>(static_cast<std::byte*>(memory.address), memory.bytes, ++sequence_);
+  Key made = {};
+  made.magic = kMagic;
+  made.hasFd = memory.fd >= 0;
+  made.endpoint = address_.id;
+  made.sequence = region->sequence();
+  made.bytes = region->bytes();
+  if (memory.fd >= 0) {
+    Message message = makeMessage(MessageType::region);
+    message.sequence = region->sequence();
+    message.bytes = memory.bytes;
+    message.fdOffset = memory.fdOffset;
+    message.hasFd = 1;
+    sendAll(message, memory.fd);
+  }
+  registrations_[region.get()] = region;
+  presence_->addRegion(region);
+  std::memset(key, 0, MK_TRANSPORT_KEY_BYTES);
+  std::memcpy(key, &made, sizeof(made));
+  return region.get();
+}
+
+void Endpoint::deregisterMemory(void* handle) {
+  const auto found = registrations_.find(handle);
+  if (found == registrations_.end())
+    fail(mkErrorInvalidArgument, "handle %p is no registration of this endpoint", handle);
+  const std::shared_ptr<LocalRegion> region = found->second;
+  registrations_.erase(found);
+  presence_->removeRegion(region->sequence());
+  region->end();
+  for (const Flight& flight : nic_->takeFrom(region.get())) {
+    const bool delivered = flight.stage == Flight::Stage::repeat;
+    events_.push_back({MK_EVENT_SENT, flight.peer, delivered ? mkSuccess : mkErrorTransport, 0, flight.write.cookie});
+  }
+  Message message = makeMessage(MessageType::withdraw);
+  message.sequence = region->sequence();
+  sendAll(message, -1);
+}
+
+// To every peer that must be told, that is, not to those of this process.
+void Endpoint::sendAll(const Message& message, int fd) {
+  for (Peer& peer : peers_)
+    if (!peer.self && peer.presence == nullptr) peer.out.send(message, fd);
+}
+
+void* Endpoint::importMemory(int index, const uint8_t* keyBytes, int timeoutMs) {
+  Peer& peer = peerAt(index);
+  if (timeoutMs < 0) fail(mkErrorInvalidArgument, "timeoutMs %d: must not be negative", timeoutMs);
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timeoutMs);
+  Key key;
+  std::memcpy(&key, keyBytes, sizeof(key));
+  if (key.magic != kMagic || key.endpoint != peer.address.id)
+    fail(mkErrorInvalidArgument, "the key is not of a registration of %s", peer.name().c_str());
+
+  std::shared_ptr<RemoteRegion> remote;
+  if (peer.presence != nullptr) {
+    const std::shared_ptr<LocalRegion> region = peer.presence->region(key.sequence);
+    if (region == nullptr) fail(mkErrorInvalidArgument, "%s has deregistered the memory", peer.name().c_str());
+    remote = std::make_shared<RemoteRegion>(index, region);
+  } else {
+    if (key.hasFd == 0)
+      fail(mkErrorNotRegistered, "%s registered %llu bytes without a descriptor, and lives in another process",
+           peer.name().c_str(), wide(key.bytes));
+    for (;;) {
+      hearPeers();
+      if (peer.newest >= key.sequence) break;
+      if (peer.state != Peer::State::connected) fail(mkErrorRemote, "%s", peer.reason.c_str());
+      const auto now = Clock::now();
+      if (now >= deadline)
+        fail(mkErrorTimeout, "%s has not told of its memory within %d ms", peer.name().c_str(), timeoutMs);
+      progress(now);
+      pollfd wait = {peer.in.fd(), POLLIN, 0};
+      ::poll(&wait, 1, 1);
+    }
+    const auto found = peer.announcements.find(key.sequence);
+    if (found == peer.announcements.end())
+      fail(mkErrorInvalidArgument, "%s has deregistered the memory", peer.name().c_str());
+    const std::shared_ptr<Announcement>& announcement = found->second;
+    if (!announcement->fd)
+      fail(mkErrorSystem, "no free descriptor here when %s sent that of its memory", peer.name().c_str());
+    std::shared_ptr<Mapping> mapping = announcement->mapping.lock();
+    if (mapping == nullptr) {
+      mapping = std::make_shared<Mapping>(announcement->fd.get(), announcement->fdOffset, announcement->bytes);
+      announcement->mapping = mapping;
+    }
+    remote = std::make_shared<RemoteRegion>(index, announcement, std::move(mapping));
+  }
+  imports_[remote.get()] = remote;
+  return remote.get();
+}
+
+void Endpoint::releaseMemory(void* remote) {
+  // Writes under way keep the mapping until they have completed.
+  if (imports_.erase(remote) == 0) fail(mkErrorInvalidArgument, "%p is no import of this endpoint", remote);
+}
+
+// ---- Writing -------------------------------------------------------------------------------------------------------
+
+void Endpoint::checkPayload(int peer, const mkTransportWrite_t& write, Flight& flight) {
+  if (write.bytes > kMaxBytes)
+    fail(mkErrorInvalidArgument, "write of %llu bytes; at most %llu", wide(write.bytes), wide(kMaxBytes));
+  const auto source = registrations_.find(write.localMemory);
+  if (source == registrations_.end())
+    fail(mkErrorInvalidArgument, "localMemory %p is no registration of this endpoint", write.localMemory);
+  flight.source = source->second;
+  const uint64_t size = flight.source->bytes();
+  const uintptr_t start = reinterpret_cast<uintptr_t>(write.source),
+                  base = reinterpret_cast<uintptr_t>(flight.source->base());
+  if (start < base || start - base > size || write.bytes > size - (start - base))
+    fail(mkErrorInvalidArgument, "source [%p, +%llu) lies outside its registration [%p, +%llu)", write.source,
+         wide(write.bytes), static_cast<void*>(flight.source->base()), wide(size));
+  const auto destination = imports_.find(write.remoteMemory);
+  if (destination == imports_.end() || destination->second->peer() != peer)
+    fail(mkErrorInvalidArgument, "remoteMemory %p is no import from peer %d", write.remoteMemory, peer);
+  flight.destination = destination->second;
+  const uint64_t room = flight.destination->bytes();
+  if (write.remoteOffset > room || write.bytes > room - write.remoteOffset)
+    fail(mkErrorInvalidArgument, "destination [%llu, +%llu) lies outside the registration of %llu bytes",
+         wide(write.remoteOffset), wide(write.bytes), wide(room));
+}
+
+Flight Endpoint::prepare(int peer, const mkTransportWrite_t& write) {
+  Flight flight;
+  flight.write = write;
+  flight.peer = peer;
+  if (write.bytes > 0) checkPayload(peer, write, flight);
+  if (settings_.contract != MK_CONTRACT_ORDERED) return flight;
+  const auto place = imports_.find(write.flagMemory);
+  if (place == imports_.end() || place->second->peer() != peer)
+    fail(mkErrorInvalidArgument, "flagMemory %p is no import from peer %d", write.flagMemory, peer);
+  flight.flagPlace = place->second;
+  const uint64_t room = flight.flagPlace->bytes();
+  if (write.flagOffset % 8 != 0 || flight.flagPlace->address(write.flagOffset) % 8 != 0)
+    fail(mkErrorInvalidArgument, "flag at offset %llu: its address must be a multiple of 8", wide(write.flagOffset));
+  if (write.flagOffset > room || room - write.flagOffset < 8)
+    fail(mkErrorInvalidArgument, "flag [%llu, +8) lies outside the registration of %llu bytes", wide(write.flagOffset),
+         wide(room));
+  return flight;
+}
+
+int Endpoint::post(int index, const mkTransportWrite_t* writes, int count) {
+  Peer& peer = peerAt(index);
+  if (count < 0 || (count > 0 && writes == nullptr))
+    fail(mkErrorInvalidArgument, "count %d with writes %p: must be at least 0, with writes", count,
+         static_cast<const void*>(writes));
+  const auto now = Clock::now();
+  progress(now);
+  PeerState& state = stateAt(index);
+  const uint32_t room = settings_.outstanding - state.outstanding;
+  const uint32_t take = std::min({static_cast<uint32_t>(count), room, kMaxBatch});
+  // All are checked before the first one moves.
+  std::vector<Flight> flights;
+  flights.reserve(take);
+  for (uint32_t i = 0; i < take; ++i) flights.push_back(prepare(index, writes[i]));
+  // A peer that left in order is no error until now.
+  if (take > 0 && peer.state != Peer::State::connected) raiseError(index, mkErrorRemote, peer.reason);
+  for (Flight& flight : flights) {
+    ++state.outstanding;
+    nic_->submit(std::move(flight), nanoseconds(now));
+  }
+  nic_->progress(nanoseconds(now), *this);
+  return static_cast<int>(take);
+}
+
+Carrier::Outcome Endpoint::copy(const Flight& flight, uint64_t from, uint64_t to, bool again) {
+  if (from >= to) return Outcome::done;
+  const std::byte* source = static_cast<const std::byte*>(flight.write.source) + from;
+  const bool stored = flight.destination->copy(flight.write.remoteOffset + from, source, to - from, again);
+  return stored ? Outcome::done : Outcome::gone;
+}
+
+Carrier::Outcome Endpoint::notify(const Flight& flight) {
+  if (flight.flagPlace != nullptr)
+    return flight.flagPlace->storeFlag(flight.write.flagOffset, flight.write.flagValue) ? Outcome::done : Outcome::gone;
+  const Peer& peer = peers_[static_cast<size_t>(flight.peer)];
+  return peer.outbox->push(flight.write.immediate) ? Outcome::done : Outcome::full;
+}
+
+void Endpoint::finished(const Flight& flight, mkResult_t status, const std::string& reason) {
+  events_.push_back({MK_EVENT_SENT, flight.peer, status, 0, flight.write.cookie});
+  if (status != mkSuccess) raiseError(flight.peer, status, reason);
+}
+
+// ---- Progress and events -------------------------------------------------------------------------------------------
+
+void Endpoint::raiseError(int peer, mkResult_t status, const std::string& reason) {
+  nic_->breakPeer(peer, status, reason);
+  PeerState& state = stateAt(peer);
+  if (state.errorRaised) return;
+  state.errorRaised = true;
+  state.errorReason = reason;
+  events_.push_back({MK_EVENT_ERROR, peer, status, 0, 0});
+  MK_LOOPBACK_WARN("writes to peer %d fail from now on: %s", peer, reason.c_str());
+}
+
+void Endpoint::hearPeers() {
+  for (Peer& peer : peers_) {
+    if (peer.self || peer.state != Peer::State::connected) continue;
+    if (peer.out.backlogged()) peer.out.flush();
+    peer.readMessages();
+    if (peer.state == Peer::State::dead) raiseError(peer.index, mkErrorRemote, peer.reason);
+    // Writes still under way to a peer that left can no longer arrive; without any there is no error.
+    if (peer.state == Peer::State::closed) nic_->breakPeer(peer.index, mkErrorRemote, peer.reason);
+  }
+}
+
+void Endpoint::progress(Clock::time_point now) {
+  if (now - heardAt_ >= kHearEvery) {
+    heardAt_ = now;
+    hearPeers();
+  }
+  nic_->progress(nanoseconds(now), *this);
+}
+
+int Endpoint::takeArrivals(mkTransportEvent_t* events, int capacity) {
+  int count = 0;
+  for (size_t turn = 0; turn < peers_.size() && count < capacity; ++turn) {
+    arrivalTurn_ = (arrivalTurn_ + 1) % peers_.size();
+    const Peer& peer = peers_[arrivalTurn_];
+    if (peer.self || stateAt(peer.index).ringSpoilt) continue;
+    uint32_t immediate = 0;
+    Mailbox::Popped popped = Mailbox::Popped::empty;
+    while (count < capacity && (popped = peer.inbox->pop(&immediate)) == Mailbox::Popped::one)
+      events[count++] = {MK_EVENT_ARRIVED, peer.index, mkSuccess, immediate, 0};
+    if (popped != Mailbox::Popped::nonsense) continue;
+    stateAt(peer.index).ringSpoilt = true;
+    raiseError(peer.index, mkErrorTransport, peer.name() + " has spoilt its arrival ring");
+  }
+  return count;
+}
+
+int Endpoint::takeCompletions(mkTransportEvent_t* events, int capacity) {
+  int count = 0;
+  for (; count < capacity && !events_.empty(); events_.pop_front()) {
+    const mkTransportEvent_t& event = events[count++] = events_.front();
+    // A write is outstanding until the caller knows of its end, so events_ is bounded too.
+    if (event.kind == MK_EVENT_SENT) --stateAt(event.peer).outstanding;
+    if (event.kind == MK_EVENT_ERROR) setLastError(stateAt(event.peer).errorReason);
+  }
+  return count;
+}
+
+int Endpoint::poll(mkTransportEvent_t* events, int capacity) {
+  if (!connected_) fail(mkErrorInvalidUsage, "the endpoint is not connected");
+  if (capacity < 0 || (capacity > 0 && events == nullptr))
+    fail(mkErrorInvalidArgument, "capacity %d with events %p: must be at least 0, with events", capacity,
+         static_cast<void*>(events));
+  progress(Clock::now());
+  // In turn, so that neither kind starves when the caller's array is small.
+  arrivalsFirst_ = !arrivalsFirst_;
+  int count = arrivalsFirst_ ? takeArrivals(events, capacity) : takeCompletions(events, capacity);
+  count += arrivalsFirst_ ? takeCompletions(events + count, capacity - count)
+                          : takeArrivals(events + count, capacity - count);
+  return count;
+}
+
+}  // namespace mk::loopback
