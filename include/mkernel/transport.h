@@ -60,7 +60,7 @@ typedef struct {
   uint32_t contract;       /* MK_CONTRACT_... */
   uint32_t immediateBits;  /* completion contract: at least 32 */
   uint32_t maxBatch;       /* writes taken by one post; at least 1 */
-  uint32_t maxOutstanding; /* writes to one peer whose MK_EVENT_SENT poll has not returned; further ones are not accepted */
+  uint32_t maxOutstanding; /* writes to one peer whose MK_EVENT_SENT is still to come from poll; no more are accepted */
   uint32_t devicePosted;   /* 1 if endpoint queues can be written by the GPU */
   uint64_t maxBytes;       /* of one write */
 } mkTransportProperties_t;
