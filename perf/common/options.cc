@@ -1,0 +1,327 @@
+// Arguments of mk_gemm_ar_perf; see options.h.
+#include "options.h"
+
+#include <getopt.h>
+
+#include <cctype>
+#include <cerrno>
+#include <cmath>
+#include <cstdlib>
+#include <limits>
+
+#include "mkernel.h"
+
+namespace mk::perf {
+namespace {
+
+constexpr int64_t kLargest = int64_t{1} << 40;
+
+int64_t parseCount(const std::string& name, const std::string& text, int64_t least, int64_t most) {
+  const char* start = text.c_str();
+  char* end = nullptr;
+  errno = 0;
+  const long long value = std::strtoll(start, &end, 10);
+  int64_t unit = 1;
+  switch (std::toupper(static_cast<unsigned char>(*end))) {
+    case 'K':
+      unit = 1 << 10;
+      break;
+    case 'M':
+      unit = 1 << 20;
+      break;
+    case 'G':
+      unit = 1 << 30;
+      break;
+    default:
+      break;
+  }
+  const char* rest = unit > 1 ? end + 1 : end;
+  if (end == start || *rest || errno || value < least || value > most / unit || value * unit < least) {
+    throw UsageError(name + " " + text + ": a whole number from " + std::to_string(least) + " to " +
+                     std::to_string(most) + " is legal, with K, M or G behind it for 2^10, 2^20, 2^30");
+  }
+  return value * unit;
+}
+
+float parseFloat(const std::string& name, const std::string& text) {
+  char* end = nullptr;
+  const float value = std::strtof(text.c_str(), &end);
+  if (end == text.c_str() || *end || !std::isfinite(value)) {
+    throw UsageError(name + " " + text + ": a finite number is legal");
+  }
+  return value;
+}
+
+template <typename Value>
+struct Choice {
+  const char* name;
+  Value value;
+};
+
+template <typename Value, size_t count>
+Value parseChoice(const std::string& name, const std::string& text, const Choice<Value> (&choices)[count]) {
+  std::string legal;
+  for (const Choice<Value>& choice : choices) {
+    if (text == choice.name) return choice.value;
+    legal += (legal.empty() ? "" : ", ") + std::string(choice.name);
+  }
+  throw UsageError(name + " " + text + ": legal are " + legal);
+}
+
+constexpr Choice<Type> kInputTypes[] = {{"bf16", Type::bf16}, {"fp16", Type::fp16}};
+constexpr Choice<uint32_t> kExchanges[] = {{"swap", MK_EXCHANGE_SWAP}, {"home", MK_EXCHANGE_HOME}};
+constexpr Choice<Corrupt> kCorruptions[] = {
+    {"element", Corrupt::element}, {"rank", Corrupt::rank}, {"guard", Corrupt::guard}, {"bytes", Corrupt::bytes}};
+
+enum Long : int {
+  optN = 256,
+  optK,
+  optOut,
+  optWire,
+  optTransB,
+  optAlpha,
+  optBeta,
+  optBias,
+  optWindow,
+  optNodes,
+  optPlatform,
+  optTransport,
+  optChunkTiles,
+  optTileM,
+  optTileN,
+  optExchange,
+  optJson,
+  optCorrupt
+};
+
+constexpr option kLongOptions[] = {
+    {"N", required_argument, nullptr, optN},
+    {"K", required_argument, nullptr, optK},
+    {"out", required_argument, nullptr, optOut},
+    {"wire", required_argument, nullptr, optWire},
+    {"trans-b", no_argument, nullptr, optTransB},
+    {"alpha", required_argument, nullptr, optAlpha},
+    {"beta", required_argument, nullptr, optBeta},
+    {"bias", no_argument, nullptr, optBias},
+    {"window", required_argument, nullptr, optWindow},
+    {"nodes", required_argument, nullptr, optNodes},
+    {"platform", required_argument, nullptr, optPlatform},
+    {"transport", required_argument, nullptr, optTransport},
+    {"chunk-tiles", required_argument, nullptr, optChunkTiles},
+    {"tile-m", required_argument, nullptr, optTileM},
+    {"tile-n", required_argument, nullptr, optTileN},
+    {"exchange", required_argument, nullptr, optExchange},
+    {"json", required_argument, nullptr, optJson},
+    {"corrupt", required_argument, nullptr, optCorrupt},
+    {"timeout", required_argument, nullptr, 'T'},
+    {"help", no_argument, nullptr, 'h'},
+    {nullptr, 0, nullptr, 0},
+};
+
+std::string nameOf(int code) {
+  for (const option* o = kLongOptions; o->name; ++o) {
+    if (o->val == code) return std::string("--") + o->name;
+  }
+  return std::string("-") + static_cast<char>(code);
+}
+
+// A type that is C's or the wire's: the inputs' own or fp32.
+Type outerType(const std::string& name, const std::string& text, Type same, const char* sameAs) {
+  if (text.empty() || text == "same" || text == info(same).name) return same;
+  if (text == "fp32") return Type::fp32;
+  throw UsageError(name + " " + text + ": legal are same, " + info(same).name + " (" + sameAs + ") and fp32");
+}
+
+void requireOne(const std::string& name, const std::string& text) {
+  if (text != "1") throw UsageError(name + " " + text + ": only 1 is legal, one rank per process (use mpirun -np)");
+}
+
+uint32_t parseTune(const std::string& name, const std::string& text) {
+  return static_cast<uint32_t>(parseCount(name, text, 1, 1 << 20));
+}
+
+void checkTogether(const Options& o, int ranks) {
+  if (o.mMax < o.mMin) {
+    throw UsageError("-e " + std::to_string(o.mMax) + ": must be at least -b, " + std::to_string(o.mMin));
+  }
+  if (o.mMin == 0 && o.mMax > 0 && !o.mIncrement) throw UsageError("-b 0 does not grow by a factor: use -i");
+  if (o.k % 8) throw UsageError("--K " + std::to_string(o.k) + ": a multiple of 8 is legal (rows of 16 bytes)");
+  if (o.nodes && ranks % o.nodes) {
+    throw UsageError("--nodes " + std::to_string(o.nodes) + ": must divide the number of ranks, " +
+                     std::to_string(ranks));
+  }
+}
+
+}  // namespace
+
+std::vector<int64_t> Options::scan() const {
+  std::vector<int64_t> values;
+  for (int64_t m = mMin; m <= mMax; m = mIncrement ? m + mIncrement : m * mFactor) {
+    values.push_back(m);
+    if (m == 0 && !mIncrement) break;
+  }
+  return values;
+}
+
+Options parseOptions(int argc, char** argv, int ranks) {
+  Options o;
+  std::string out, wire;
+  bool haveMax = false;
+  opterr = 0;
+  optind = 1;
+  for (int code = 0; (code = getopt_long(argc, argv, ":b:e:f:i:w:n:c:d:g:t:T:h", kLongOptions, nullptr)) != -1;) {
+    const std::string text = optarg ? optarg : "";
+    const std::string name = nameOf(code);
+    switch (code) {
+      case 'b':
+        o.mMin = parseCount(name, text, 0, kLargest);
+        break;
+      case 'e':
+        o.mMax = parseCount(name, text, 0, kLargest);
+        haveMax = true;
+        break;
+      case 'f':
+        o.mFactor = parseCount(name, text, 2, 1 << 20);
+        break;
+      case 'i':
+        o.mIncrement = parseCount(name, text, 1, kLargest);
+        break;
+      case 'w':
+        o.warmup = static_cast<int>(parseCount(name, text, 0, 1 << 20));
+        break;
+      case 'n':
+        o.launches = static_cast<int>(parseCount(name, text, 1, 1 << 20));
+        break;
+      case 'c':
+        o.check = static_cast<int>(parseCount(name, text, 0, 1 << 20));
+        break;
+      case 'd':
+        o.in = parseChoice(name, text, kInputTypes);
+        break;
+      case 'g':
+      case 't':
+        requireOne(name, text);
+        break;
+      case 'T':
+        o.timeoutSeconds = static_cast<int>(parseCount(name, text, 1, 1 << 20));
+        break;
+      case 'h':
+        o.help = true;
+        return o;
+      case optN:
+        o.n = parseCount(name, text, 0, kLargest);
+        break;
+      case optK:
+        o.k = parseCount(name, text, 0, kLargest);
+        break;
+      case optOut:
+        out = text;
+        break;
+      case optWire:
+        wire = text;
+        break;
+      case optTransB:
+        o.transB = true;
+        break;
+      case optAlpha:
+        o.alpha = parseFloat(name, text);
+        break;
+      case optBeta:
+        o.beta = parseFloat(name, text);
+        break;
+      case optBias:
+        o.bias = true;
+        break;
+      case optWindow:
+        o.window = parseCount(name, text, 0, 1) == 1;
+        break;
+      case optNodes:
+        o.nodes = static_cast<int>(parseCount(name, text, 1, 1 << 20));
+        break;
+      case optPlatform:
+        o.platform = text;
+        break;
+      case optTransport:
+        o.transport = text;
+        break;
+      case optChunkTiles:
+        o.chunkTiles = parseTune(name, text);
+        break;
+      case optTileM:
+        o.tileM = parseTune(name, text);
+        break;
+      case optTileN:
+        o.tileN = parseTune(name, text);
+        break;
+      case optExchange:
+        o.exchange = parseChoice(name, text, kExchanges);
+        break;
+      case optJson:
+        o.json = text;
+        break;
+      case optCorrupt:
+        o.corrupt = parseChoice(name, text, kCorruptions);
+        break;
+      case ':':
+        throw UsageError(std::string(argv[optind - 1]) + ": needs a value (-h lists the options)");
+      default:
+        throw UsageError(std::string(argv[optind - 1]) + ": not an option (-h lists them)");
+    }
+  }
+  if (optind < argc) throw UsageError(std::string(argv[optind]) + ": not an option (-h lists them)");
+  if (!haveMax) o.mMax = o.mMin;
+  o.out = outerType("--out", out, o.in, "-d");
+  o.wire = outerType("--wire", wire, o.out, "--out");
+  checkTogether(o, ranks);
+  return o;
+}
+
+int64_t partOfK(int64_t k, int rank, int ranks) {
+  const int64_t units = k / 8;
+  return 8 * (units / ranks + (rank < units % ranks ? 1 : 0));
+}
+
+const char* helpText() {
+  return "mk_gemm_ar_perf: GEMM+AllReduce of libmkernel, one rank per process:\n"
+         "  mpirun -np RANKS mk_gemm_ar_perf [options]\n"
+         "\n"
+         "Sizes (K, M, G behind a number mean 2^10, 2^20, 2^30)\n"
+         "  -b MIN  -e MAX        scan M, the rows of C, from MIN (256) to MAX (MIN)\n"
+         "  -f FACTOR             multiply M from row to row (2)\n"
+         "  -i INCREMENT          add to M instead\n"
+         "  --N N                 columns of C (1024)\n"
+         "  --K K                 the whole summed dimension (1024): each rank gets K/ranks, in multiples of 8\n"
+         "\n"
+         "Runs\n"
+         "  -w COUNT              warm-up launches (1)\n"
+         "  -n COUNT              launches per row (4); each has fresh data\n"
+         "  -c CHECK              0: no check of the data, 1: of the last launch, more: of every launch (1)\n"
+         "  -T SECONDS            longest time that one step may take (300)\n"
+         "  -g 1  -t 1            accepted for likeness with nccl-tests\n"
+         "\n"
+         "The operation\n"
+         "  -d TYPE               of A and B: bf16, fp16 (bf16)\n"
+         "  --out TYPE            of C: same, fp32 (same)\n"
+         "  --wire TYPE           of what travels: same (as C), fp32 (same)\n"
+         "  --trans-b             B is stored as (N, K)\n"
+         "  --alpha X  --beta X   C = X*A*B + X*C (1, 0)\n"
+         "  --bias                adds a bias vector\n"
+         "  --window 0|1          C lies in a registered window (0)\n"
+         "\n"
+         "The world\n"
+         "  --nodes COUNT         treat the ranks as so many nodes, whatever hosts they run on\n"
+         "  --platform NAME       cpu, cuda (the library's choice)\n"
+         "  --transport NAME      network plugin (the library's choice)\n"
+         "\n"
+         "Tuning (the library's choice)\n"
+         "  --tile-m M  --tile-n N  --chunk-tiles COUNT  --exchange swap|home\n"
+         "\n"
+         "Output\n"
+         "  --json FILE           also write JSON Lines: a header, one object per row, a summary\n"
+         "  -h, --help            this text\n"
+         "\n"
+         "Exit status: 0 good; 1 wrong data, differing ranks or bytes that do not match; 2 arguments; 3 the library\n"
+         "failed; 4 a step took too long; 5 the system failed.\n";
+}
+
+}  // namespace mk::perf

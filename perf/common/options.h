@@ -1,0 +1,54 @@
+// Arguments of mk_gemm_ar_perf, in the letters of nccl-tests.  Called by gemm_ar.cc.
+#pragma once
+
+#include <cstdint>
+#include <stdexcept>
+#include <string>
+#include <vector>
+
+#include "data.h"
+
+namespace mk::perf {
+
+// What a negative control of the checks spoils; a developer's switch that the help does not list.
+enum class Corrupt {
+  nothing,
+  element,  // one element of the result, on all ranks
+  rank,     // the lowest bit of one element, on the last rank alone
+  guard,    // a byte behind the result
+  bytes     // the count of bytes sent
+};
+
+struct Options {
+  bool help = false;
+  int64_t mMin = 256, mMax = 256, mFactor = 2, mIncrement = 0;
+  int64_t n = 1024, k = 1024;
+  int warmup = 1, launches = 4, check = 1;
+  int timeoutSeconds = 300;
+  Type in = Type::bf16, out = Type::bf16, wire = Type::bf16;
+  bool transB = false, bias = false, window = false;
+  float alpha = 1, beta = 0;
+  int nodes = 0;          // emulated; 0: as the hosts are
+  std::string platform;   // empty: the library's choice
+  std::string transport;  // empty: the library's choice
+  uint32_t chunkTiles = 0, tileM = 0, tileN = 0, exchange = 0;
+  std::string json;
+  Corrupt corrupt = Corrupt::nothing;
+
+  // The values of M, in order.
+  std::vector<int64_t> scan() const;
+  bool tuned() const { return chunkTiles || tileM || tileN || exchange; }
+};
+
+class UsageError : public std::runtime_error {
+ public:
+  using std::runtime_error::runtime_error;
+};
+
+// Throws UsageError.  `ranks` is needed to judge --nodes.
+Options parseOptions(int argc, char** argv, int ranks);
+const char* helpText();
+// This rank's part of the summed dimension: K/W in multiples of 8, the first ranks take the remainder.
+int64_t partOfK(int64_t k, int rank, int ranks);
+
+}  // namespace mk::perf

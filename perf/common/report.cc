@@ -1,0 +1,204 @@
+// Output of mk_gemm_ar_perf; see report.h.
+#include "report.h"
+
+#include <cerrno>
+#include <cinttypes>
+#include <cstring>
+#include <stdexcept>
+
+#include "json.h"
+#include "mkernel.h"
+
+namespace mk::perf {
+namespace {
+
+std::string versionText(int version) {
+  return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
+         std::to_string(version % 100);
+}
+
+const char* exchangeName(uint32_t exchange) {
+  switch (exchange) {
+    case MK_EXCHANGE_SWAP:
+      return "swap";
+    case MK_EXCHANGE_HOME:
+      return "home";
+    default:
+      return "none";
+  }
+}
+
+std::string chosen(const std::string& text) { return text.empty() ? "the library's choice" : text; }
+
+// A mean over the launches: a whole number where it is one.
+std::string perLaunch(uint64_t total, int launches) {
+  const uint64_t count = static_cast<uint64_t>(launches);
+  char text[40];
+  if (total % count == 0) {
+    snprintf(text, sizeof(text), "%" PRIu64, total / count);
+  } else {
+    snprintf(text, sizeof(text), "%.1f", static_cast<double>(total) / static_cast<double>(count));
+  }
+  return text;
+}
+
+constexpr const char* kWhyNoTiming =
+    "# CPU platform: the same protocol, proxy and transport as on GPUs, run by ordinary processes.  It proves "
+    "results,\n"
+    "# bytes and messages; how long it takes says nothing about the kernels, so no time is printed.\n";
+
+}  // namespace
+
+Report::Report(const Options& options) : options_(options) {
+  if (options_.json.empty()) return;
+  json_.reset(fopen(options_.json.c_str(), "we"));
+  if (!json_) throw std::runtime_error("--json " + options_.json + ": " + strerror(errno));
+}
+
+void Report::header(const RunInfo& run) {
+  const Options& o = options_;
+  printf("# mk_gemm_ar_perf: libmkernel %s (header %s), revision %s, %s, platforms %s, %s, transport ABI %u.%u\n",
+         versionText(run.version).c_str(), versionText(MK_VERSION_CODE).c_str(), run.revision.c_str(),
+         run.compiler.c_str(), run.platforms.c_str(),
+         run.cudaVersion
+             ? ("CUDA " + std::to_string(run.cudaVersion / 1000) + "." + std::to_string(run.cudaVersion % 1000 / 10))
+                   .c_str()
+             : "no CUDA",
+         run.transportAbiMajor, run.transportAbiMinor);
+  printf("# C = %g * A*B summed over the ranks + %g * C%s; K %" PRId64
+         " divided among the ranks; A, B %s, C %s, wire %s; B as %s\n",
+         static_cast<double>(o.alpha), static_cast<double>(o.beta), o.bias ? " + bias" : "", o.k, info(o.in).name,
+         info(o.out).name, info(o.wire).name, o.transB ? "(N, K)" : "(K, N)");
+  printf("# M %" PRId64 " to %" PRId64 ", %s%" PRId64
+         "; warm-up %d, launches %d, fresh data each; check: %s; C in a window: %s\n",
+         o.mMin, o.mMax, o.mIncrement ? "+" : "x", o.mIncrement ? o.mIncrement : o.mFactor, o.warmup, o.launches,
+         o.check == 0   ? "none"
+         : o.check == 1 ? "last launch"
+                        : "every launch",
+         o.window ? "yes" : "no");
+  printf("# ranks %d, nodes %d%s, ranks per node %d; platform %s (asked: %s), transport %s (asked: %s)\n", run.ranks,
+         run.nodes, o.nodes ? " (emulated)" : "", run.ranksPerNode, run.platform.c_str(), chosen(o.platform).c_str(),
+         run.transport.empty() ? "none" : run.transport.c_str(), chosen(o.transport).c_str());
+  if (run.platform == "cpu") printf("%s", kWhyNoTiming);
+  printf("#\n");
+  for (const RankLine& line : run.lines) {
+    printf("#  Rank %3d  Node %3d  Local rank %2d on %s, process %" PRId64 ", platform %s, transport %s\n", line.rank,
+           line.node, line.localRank, line.host, line.pid, line.platform, line.transport[0] ? line.transport : "none");
+  }
+  printf("#\n");
+  printf(
+      "# net: payload bytes of one launch over all ranks, as the proxies counted them and by formula; then the busiest "
+      "rank's\n");
+  printf("#\n");
+  printf("# %7s %7s %7s %5s %9s %9s %5s %5s %8s %14s %14s %13s %9s %9s  %s\n", "M", "N", "K", "type", "error",
+         "of bound", "#wrong", "same", "exchange", "net counted", "net formula", "busiest rank", "messages", "batches",
+         "time");
+  fflush(stdout);
+  jsonHeader(run);
+}
+
+void Report::row(const Row& row) {
+  const Options& o = options_;
+  char error[24] = "N/A", share[24] = "N/A", wrong[24] = "N/A";
+  if (row.checked) {
+    snprintf(error, sizeof(error), "%.2e", row.check.relativeError);
+    snprintf(share, sizeof(share), "%.3f", row.check.worst);
+    snprintf(wrong, sizeof(wrong), "%" PRId64, row.check.wrong);
+  }
+  uint64_t busiest = 0;
+  for (uint64_t bytes : row.netBytesPerRank) busiest = std::max(busiest, bytes);
+  printf("  %7" PRId64 " %7" PRId64 " %7" PRId64 " %5s %9s %9s %5s %5s %8s %14s %14" PRIu64 " %13s %9s %9s  %s\n",
+         row.m, o.n, o.k, info(o.in).name, error, share, wrong,
+         !row.checked          ? "N/A"
+         : row.check.identical ? "yes"
+                               : "NO",
+         exchangeName(row.exchange), perLaunch(row.netBytes, o.launches).c_str(), row.netBytesExpected,
+         perLaunch(busiest, o.launches).c_str(), perLaunch(row.netMessages, o.launches).c_str(),
+         perLaunch(row.netBatches, o.launches).c_str(), "CPU: no timing");
+  if (!row.netError.empty()) printf("# net bytes: %s\n", row.netError.c_str());
+  if (row.outOfBounds) printf("# bytes around C were changed, %" PRId64 " times\n", row.outOfBounds);
+  fflush(stdout);
+  jsonRow(row);
+
+  ++rows_;
+  if (!row.good()) ++bad_;
+  if (!row.checked) ++unchecked_;
+  wrong_ += row.check.wrong;
+  outOfBounds_ += row.outOfBounds;
+  if (!row.check.identical) ++differing_;
+  if (!row.netError.empty()) ++bytesBad_;
+  worstError_ = std::max(worstError_, row.check.relativeError);
+  worstShare_ = std::max(worstShare_, row.check.worst);
+}
+
+bool Report::footer() {
+  const bool good = bad_ == 0;
+  printf("#\n");
+  printf("# Wrong elements          : %" PRId64 "%s\n", wrong_, unchecked_ ? " (data not checked, -c 0)" : "");
+  printf("# Out of bounds values    : %" PRId64 "\n", outOfBounds_);
+  printf("# Rows with ranks apart   : %d\n", differing_);
+  printf("# Rows with bytes apart   : %d\n", bytesBad_);
+  printf("# Largest relative error  : %.2e (element: %.3f of its bound)\n", worstError_, worstShare_);
+  printf("# %s: %d rows good, %d bad\n", good ? "PASSED" : "FAILED", rows_ - bad_, bad_);
+  fflush(stdout);
+  JsonObject json;
+  json.add("record", "summary").add("rows", rows_).add("bad", bad_).add("wrong", wrong_);
+  json.add("outOfBounds", outOfBounds_).add("rowsDiffering", differing_).add("rowsBytesApart", bytesBad_);
+  json.add("relativeError", worstError_).add("passed", good);
+  jsonLine(json.text());
+  return good;
+}
+
+void Report::jsonHeader(const RunInfo& run) {
+  const Options& o = options_;
+  std::vector<std::string> lines;
+  for (const RankLine& line : run.lines) {
+    JsonObject rank;
+    rank.add("rank", line.rank).add("node", line.node).add("localRank", line.localRank).add("host", line.host);
+    rank.add("pid", line.pid).add("platform", line.platform).add("transport", line.transport);
+    lines.push_back(rank.text());
+  }
+  JsonObject json;
+  json.add("record", "header").add("program", "mk_gemm_ar_perf").add("version", run.version);
+  json.add("headerVersion", MK_VERSION_CODE).add("revision", run.revision).add("compiler", run.compiler);
+  json.add("platforms", run.platforms).add("cudaVersion", run.cudaVersion);
+  json.add("platform", run.platform).add("transport", run.transport);
+  json.add("ranks", run.ranks).add("nodes", run.nodes).add("ranksPerNode", run.ranksPerNode);
+  json.add("warmup", o.warmup).add("launches", o.launches).add("check", o.check);
+  json.add("alpha", static_cast<double>(o.alpha)).add("beta", static_cast<double>(o.beta));
+  json.add("bias", o.bias).add("transB", o.transB).add("window", o.window);
+  json.raw("rankList", JsonObject::array(lines));
+  jsonLine(json.text());
+}
+
+void Report::jsonRow(const Row& row) {
+  const Options& o = options_;
+  std::vector<std::string> perRank;
+  for (uint64_t bytes : row.netBytesPerRank) perRank.push_back(std::to_string(bytes));
+  JsonObject json;
+  json.add("record", "row").add("M", row.m).add("N", o.n).add("K", o.k);
+  json.add("type", info(o.in).name).add("out", info(o.out).name).add("wire", info(o.wire).name);
+  json.add("exchange", exchangeName(row.exchange)).add("tileM", row.tileM).add("tileN", row.tileN);
+  json.add("chunkTiles", row.chunkTiles).add("computeAgents", row.computeAgents);
+  json.add("receiveAgents", row.receiveAgents).add("minSMs", row.minSMs).add("workspaceBytes", row.workspaceBytes);
+  json.add("launches", o.launches).add("checked", row.checked);
+  if (row.checked) {
+    json.add("relativeError", row.check.relativeError).add("shareOfBound", row.check.worst);
+    json.add("wrong", row.check.wrong).add("identical", row.check.identical);
+  } else {
+    json.null("relativeError").null("shareOfBound").null("wrong").null("identical");
+  }
+  json.add("outOfBounds", row.outOfBounds).add("netBytes", row.netBytes);
+  json.add("netBytesExpected", row.netBytesExpected * static_cast<uint64_t>(o.launches));
+  json.raw("netBytesPerRank", JsonObject::array(perRank)).add("netError", row.netError);
+  json.add("netMessages", row.netMessages).add("netBatches", row.netBatches).null("timeUs").add("passed", row.good());
+  jsonLine(json.text());
+}
+
+void Report::jsonLine(const std::string& line) {
+  if (!json_) return;
+  fprintf(json_.get(), "%s\n", line.c_str());
+  fflush(json_.get());
+}
+
+}  // namespace mk::perf

@@ -1,0 +1,156 @@
+"""Runs mk_gemm_ar_perf in small emulated worlds and judges its exit status, its table and its JSON.
+
+meson test calls it once per case: test_perf.py PROGRAM MPIRUN_SH CASE.  The cases "corrupt-..." are negative controls: the
+program spoils its own result before the check and must notice.
+"""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+TIMEOUT = 100
+
+
+def run(ranks, *arguments):
+    """Returns exit status, standard output, standard error and the JSON objects of one run."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "rows.json")
+        command = ["sh", sys.argv[2], "-np", str(ranks), sys.argv[1], "--json", path, "-T", "60", *arguments]
+        print("+", " ".join(command), flush=True)
+        process = subprocess.Popen(
+            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+        )
+        try:
+            out, err = process.communicate(timeout=TIMEOUT)
+        except subprocess.TimeoutExpired:
+            os.killpg(process.pid, signal.SIGKILL)
+            out, err = process.communicate()
+            sys.exit(f"no end within {TIMEOUT} s\n{out}{err}")
+        print(out + err, flush=True)
+        records = []
+        if os.path.exists(path):
+            with open(path, encoding="utf-8") as file:
+                records = [json.loads(line) for line in file]
+        return process.returncode, out, err, records
+
+
+def expect(condition, text):
+    if not condition:
+        sys.exit("FAILED: " + text)
+
+
+def good(nodes, locals_, sizes, *arguments, exchange=None, net=None):
+    """A run that must pass; `net` gives the bytes of one launch over all ranks from M."""
+    ranks = nodes * locals_
+    status, out, _, records = run(ranks, "--nodes", str(nodes), *arguments)
+    expect(status == 0, f"exit status {status}, not 0")
+    expect([r["record"] for r in records] == ["header"] + ["row"] * len(sizes) + ["summary"], "records of the JSON")
+    header, rows, summary = records[0], records[1:-1], records[-1]
+    expect(header["ranks"] == ranks and header["nodes"] == nodes, "ranks and nodes of the header")
+    expect(header["ranksPerNode"] == locals_, "ranks per node of the header")
+    places = [(line["rank"], line["node"], line["localRank"]) for line in header["rankList"]]
+    expect(places == [(r, r // locals_, r % locals_) for r in range(ranks)], f"ranks' places {places}")
+    expect(len({line["pid"] for line in header["rankList"]}) == ranks, "one process per rank")
+    expect(all(line["transport"] == header["transport"] for line in header["rankList"]), "transports of the ranks")
+    expect(header["transport"] == ("loopback" if nodes > 1 else ""), f"transport {header['transport']!r}")
+    expect([row["M"] for row in rows] == sizes, "sizes of the rows")
+    for row in rows:
+        expect(row["passed"] and row["checked"] and row["identical"], f"row {row['M']} passed")
+        expect(row["wrong"] == 0 and row["outOfBounds"] == 0, f"row {row['M']} right")
+        limits = {"bf16": 6e-3, "fp16": 1e-3, "fp32": 1e-5}
+        expect(row["relativeError"] < max(limits[row["wire"]], limits[row["out"]]), f"relative error {row['relativeError']} of row {row['M']}")
+        if row["out"] != "fp32" and row["M"]:
+            expect(row["relativeError"] > 1e-6, f"row {row['M']} is rounded to 16 bits, and still has no error")
+        expect(row["timeUs"] is None, "no time on the CPU platform")
+        if exchange:
+            expect(row["exchange"] == exchange, f"exchange {row['exchange']}, not {exchange}")
+        if net:
+            bytes_ = net(row["M"]) * row["launches"]
+            expect(row["netBytes"] == bytes_, f"row {row['M']}: {row['netBytes']} bytes, not {bytes_}")
+        expect(sum(row["netBytesPerRank"]) == row["netBytes"], "sum of the ranks' bytes")
+        expect((row["netMessages"] > 0) == (row["netBytes"] > 0), "messages where there are bytes")
+    expect(summary["passed"] and summary["bad"] == 0 and summary["rows"] == len(sizes), "summary")
+    expect(out.count("CPU: no timing") == len(sizes), "rows of the table say that there is no timing")
+    expect("PASSED" in out and "FAILED" not in out, "verdict of the footer")
+
+
+def caught(arguments, ranks=4):
+    """A spoilt run: must end with 1, and say so in the summary; returns the last row."""
+    status, out, _, records = run(ranks, "-b", "65", "--N", "128", "--K", "256", "-n", "2", *arguments)
+    expect(status == 1, f"exit status {status}, not 1")
+    expect("FAILED" in out and "PASSED" not in out, "verdict of the footer")
+    expect(records[-1]["record"] == "summary" and not records[-1]["passed"], "summary")
+    expect(not records[-2]["passed"], "row")
+    return records[-2]
+
+
+def refused(text, *arguments, ranks=2, status=2):
+    actual, out, err, _ = run(ranks, *arguments)
+    expect(actual == status, f"exit status {actual}, not {status}")
+    expect(text in err, f"standard error does not say {text!r}")
+    expect("PASSED" not in out, "no verdict")
+
+
+def world_1x1():
+    good(1, 1, [0, 1, 2], "-b", "0", "-e", "2", "-i", "1", "--N", "64", "--K", "72", "-c", "2", net=lambda m: 0)
+
+
+def world_1x2():
+    good(1, 2, [64], "-b", "64", "--N", "256", "--K", "256", "-d", "fp16", "--bias", "-c", "2", net=lambda m: 0)
+
+
+def world_2x2():
+    small = ["--N", "256", "--K", "512", "-c", "2"]
+    good(2, 2, [64, 128], "-b", "64", "-e", "128", *small, exchange="swap", net=lambda m: 2 * m * 256 * 2)
+    good(2, 2, [1, 98], "-b", "1", "-e", "100", "-i", "97", *small, "--trans-b", "--window", "1",
+         exchange="swap", net=lambda m: 2 * m * 256 * 2)  # fmt: skip
+    good(2, 2, [77], "-b", "77", *small, "--exchange", "home", "--out", "fp32", "--bias",
+         "--alpha", "0.5", "--beta", "-2", exchange="home", net=lambda m: m * 256 * (4 + 4))  # fmt: skip
+
+
+def world_3x2():
+    small = ["--N", "264", "--K", "520", "-c", "2"]
+    good(3, 2, [96], "-b", "96", *small, "--window", "1", exchange="home", net=lambda m: 2 * m * 264 * (2 + 2))
+    good(3, 2, [33], "-b", "33", *small, "-d", "fp16", "--wire", "fp32", "--beta", "1",
+         exchange="home", net=lambda m: 2 * m * 264 * (4 + 2))  # fmt: skip
+    good(3, 2, [50], "-b", "50", *small, "--exchange", "swap", exchange="swap", net=lambda m: 6 * m * 264 * 2)
+
+
+def corrupt_element():
+    row = caught(["--nodes", "2", "--corrupt", "element"])
+    expect(row["wrong"] == 4, f"one element on each of 4 ranks, not {row['wrong']}")
+    expect(row["identical"] and not row["outOfBounds"] and not row["netError"], "nothing else is wrong")
+
+
+def corrupt_rank():
+    row = caught(["--nodes", "2", "--corrupt", "rank"])
+    expect(not row["identical"], "ranks differ")
+    expect(not row["outOfBounds"] and not row["netError"], "nothing else is wrong")
+
+
+def corrupt_guard():
+    row = caught(["--nodes", "2", "--corrupt", "guard"])
+    expect(row["outOfBounds"] == 4, f"on each of 4 ranks, not {row['outOfBounds']}")
+    expect(row["wrong"] == 0 and row["identical"] and not row["netError"], "nothing else is wrong")
+
+
+def corrupt_bytes():
+    row = caught(["--nodes", "2", "--corrupt", "bytes"])
+    expect("the formula says" in row["netError"], f"bytes: {row['netError']!r}")
+    expect(row["wrong"] == 0 and row["identical"] and not row["outOfBounds"], "nothing else is wrong")
+
+
+def usage():
+    refused("--K 12", "--K", "12")
+    refused("-g 2", "-g", "2")
+    refused("--nonsense: not an option", "--nonsense")
+    refused("--nodes 3", "--nodes", "3")
+    refused("16 bytes", "--N", "3", status=3)  # the library's own words
+    refused("nosuchnet", "--transport", "nosuchnet", "--nodes", "2", status=3)
+
+
+cases = {name.replace("_", "-"): function for name, function in list(globals().items()) if callable(function)}
+cases[sys.argv[3]]()
