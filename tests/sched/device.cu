@@ -1,0 +1,32 @@
+// The schedule compiles for the device: a kernel that makes the plan and asks each of its parts.  Never run; its cubin is
+// looked at by the test of this folder.
+#include "mkernel/queue.h"
+#include "sched/gemm_ar.h"
+
+using namespace mk::sched;
+
+extern "C" __global__ void mkSchedOnDevice(GemmArShape shape, GemmArChoice choice, HeapLayout heap, uint64_t epoch,
+                                           uint64_t* out) {
+  const GemmArPlan p = planGemmAr(shape, choice, gridDim.x);
+  const ControlLayout control{p.place().nodes, p.place().locals};
+  const Role role = p.roles.role(blockIdx.x);
+  const uint64_t tile = p.chunks.tileAt(p.place().local, threadIdx.x);
+  const uint64_t chunk = p.chunks.chunkOfTile(tile);
+  const uint32_t owner = p.chunks.owner(chunk);
+  const uint64_t owned = p.chunks.ownedTileIndex(tile);
+  const Tile at = p.grid.tile(tile);
+  const Rail::Task task = p.rail.task(threadIdx.x, p.owned(), p.place().local, p.place().node);
+  uint64_t* mine = out + 16 * threadIdx.x;
+  mine[0] = static_cast<uint64_t>(role);
+  mine[1] = at.row * p.grid.n + at.col;
+  mine[2] = p.partial(owned, p.place().local, owner) + p.nodeSum(task.index) + p.result(task.index);
+  mine[3] = p.arrivedSum(task.index, p.rail.target(p.place().node, 0), p.place().node);
+  mine[4] = p.partialFlag(owned, p.place().local, owner) + p.nodeSumFlag(task.index) + p.outFlag(owner);
+  mine[5] = p.stagedTile(tile) + p.stagedFlag(tile);
+  mine[6] = p.chunks.positionOf(p.place().local, tile) + p.elementsBefore(tile) + p.elementsOfChunk(chunk);
+  mine[7] = arrivalFlag(heap, control, p.slot(task.index), p.place().node, epoch);
+  mine[8] = enteredWord(epoch, p.hash().add(heap.totalBytes()).value());
+  mine[9] = p.netBytesSent() + p.netMessagesSent() + p.nvlinkBytesSent() + p.workspace() + p.counterWords();
+  mine[10] = mkImmediateEpoch(mkImmediate(p.place().node, p.slot(task.index), epoch), epoch);
+  mine[11] = mkCommandHeader(mkCommandLap(epoch, 1024), MK_COMMAND_OP_WRITE, 0, p.rail.home(task.index, owner));
+}
