@@ -48,7 +48,8 @@ struct FailureReport {
   std::string text;                            // one line: operation, epoch, stage, expected, seen
 };
 
-// Called on the bootstrap's thread.
+// Called on the bootstrap's thread, possibly before join() has returned, and until the destructor has.  They must not block
+// for long, nor destroy the bootstrap.
 struct BootstrapEvents {
   // The communicator has failed or was revoked: the same code and text on every rank (but for the revoking one, which gets
   // nothing).  At most once.

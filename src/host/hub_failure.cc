@@ -1,0 +1,118 @@
+// See hub_failure.h.
+#include "host/hub_failure.h"
+
+#include <algorithm>
+#include <set>
+
+namespace mk {
+namespace {
+
+constexpr int graceMs = 300;      // after the latest report of a timeout
+constexpr int maxGraceMs = 1500;  // after the first
+constexpr int argumentsMs = 2000;
+constexpr size_t maxReports = 1 << 16;
+const char* const unknown = "(unknown)";
+
+}  // namespace
+
+void HubFailure::report(int rank, FailureReport r) {
+  if (stopped_) return;
+  const bool named = r.missingRank >= 0 && r.missingRank < line_->nranks();
+  if (!named) r.missingRank = -1;
+  switch (r.kind) {
+    case FailureReport::transport:
+    case FailureReport::protocol: {
+      std::string text = line_->name(rank) + ": " + r.text;
+      if (named) text += "; the other side is " + line_->name(r.missingRank);
+      verdict_(r.kind == FailureReport::transport ? mkErrorTransport : mkErrorInternal, text);
+      return;
+    }
+    case FailureReport::mismatch:
+      // Explains the timeouts that may have been reported before it.
+      if (!mismatch_.has_value()) startMismatch(rank, std::move(r));
+      return;
+    default:
+      break;
+  }
+  if (mismatch_.has_value() || timeouts_.size() >= maxReports) return;
+  const TimePoint now = Clock::now();
+  if (timeouts_.empty()) firstTimeout_ = now;
+  timeouts_.push_back({rank, std::move(r)});
+  graceEnd_ = std::min(now + std::chrono::milliseconds(graceMs), firstTimeout_ + std::chrono::milliseconds(maxGraceMs));
+}
+
+void HubFailure::startMismatch(int rank, FailureReport r) {
+  Mismatch& m = mismatch_.emplace();
+  m.deadline = afterMs(argumentsMs);
+  m.sides[0] = {rank, r.argumentHash, std::nullopt};
+  m.sides[1] = {r.missingRank == rank ? -1 : r.missingRank, r.missingHash, std::nullopt};
+  m.report = std::move(r);
+  if (m.sides[1].rank >= 0 && m.sides[1].rank < m.sides[0].rank) std::swap(m.sides[0], m.sides[1]);
+  for (Side& side : m.sides) {
+    if (side.rank < 0 || !line_->reachable(side.rank))
+      side.text = unknown;
+    else
+      line_->send(side.rank, WireWriter(Message::askArguments).u32(side.hash).u64(m.report.epoch).done());
+  }
+  finishMismatch(Clock::now());
+}
+
+void HubFailure::arguments(int rank, uint32_t hash, uint64_t epoch, const std::string& text) {
+  if (stopped_ || !mismatch_.has_value() || epoch != mismatch_->report.epoch) return;
+  for (Side& side : mismatch_->sides)
+    if (side.rank == rank && side.hash == hash && !side.text.has_value()) side.text = text.empty() ? unknown : text;
+  finishMismatch(Clock::now());
+}
+
+void HubFailure::rankGone(int rank) {
+  if (stopped_ || !mismatch_.has_value()) return;
+  for (Side& side : mismatch_->sides)
+    if (side.rank == rank && !side.text.has_value()) side.text = unknown;
+  finishMismatch(Clock::now());
+}
+
+void HubFailure::finishMismatch(TimePoint now) {
+  const Mismatch& m = *mismatch_;
+  const bool complete = m.sides[0].text.has_value() && m.sides[1].text.has_value();
+  if (!complete && now < m.deadline) return;
+  std::string text = "arguments differ between ranks: ";
+  for (const Side& side : m.sides) {
+    if (&side != &m.sides.front()) text += "; ";
+    text += side.rank < 0 ? "another rank" : line_->name(side.rank);
+    text += " has " + side.text.value_or(unknown);
+  }
+  if (!m.report.text.empty()) text += "; " + m.report.text;
+  verdict_(mkErrorInvalidUsage, text);
+}
+
+void HubFailure::finishTimeout() {
+  const RankReport& chosen = timeouts_[chooseReport(timeouts_)];
+  std::set<int> reporters;
+  for (const RankReport& r : timeouts_) reporters.insert(r.rank);
+  const int missing = chosen.report.missingRank;
+  verdict_(mkErrorTimeout,
+           format("%s; waited for %s; reported by %s; %zu of %d ranks reported a timeout", chosen.report.text.c_str(),
+                  missing < 0 ? "an unknown rank" : line_->name(missing).c_str(), line_->name(chosen.rank).c_str(),
+                  reporters.size(), line_->nranks()));
+}
+
+void HubFailure::stop() {
+  stopped_ = true;
+  timeouts_.clear();
+}
+
+void HubFailure::tick(TimePoint now) {
+  if (stopped_) return;
+  if (mismatch_.has_value())
+    finishMismatch(now);
+  else if (!timeouts_.empty() && now >= graceEnd_)
+    finishTimeout();
+}
+
+TimePoint HubFailure::nextDeadline() const {
+  if (stopped_) return TimePoint::max();
+  if (mismatch_.has_value()) return mismatch_->deadline;
+  return timeouts_.empty() ? TimePoint::max() : graceEnd_;
+}
+
+}  // namespace mk
