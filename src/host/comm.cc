@@ -1,0 +1,405 @@
+// State, launches, failure and teardown of a communicator; its collective parts are in comm_init.cc.
+#include "host/comm.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <chrono>
+#include <thread>
+#include <utility>
+
+#include "emu/stream.h"
+#include "host/comm_error.h"
+#include "host/log.h"
+
+namespace mk {
+
+namespace {
+
+using protocol::FailRecord;
+using protocol::OwnLayout;
+
+// How long a broken connection waits for the bootstrap to say who died.
+constexpr uint64_t kNetworkGraceNs = 700'000'000;
+// How long a rank that has failed on its own waits for the verdict that all ranks share.
+constexpr int kVerdictMs = 6000;
+constexpr size_t kArgumentTexts = 64;
+
+std::mutex& registerMutex() {
+  static std::mutex mutex;
+  return mutex;
+}
+std::map<mkComm_t, std::shared_ptr<Comm>>& handles() {
+  static auto* h = new std::map<mkComm_t, std::shared_ptr<Comm>>;  // outlives static destruction
+  return *h;
+}
+// What could not be freed because a peer may still write to it.
+void keepForEver(std::shared_ptr<void> what) {
+  static auto* kept = new std::vector<std::shared_ptr<void>>;
+  const std::lock_guard lock(registerMutex());
+  kept->push_back(std::move(what));
+}
+
+}  // namespace
+
+// ---- Handles -----------------------------------------------------------------------------------------------------
+
+mkComm_t Comm::publish(const std::shared_ptr<Comm>& comm) {
+  const auto handle = reinterpret_cast<mkComm_t>(comm.get());
+  const std::lock_guard lock(registerMutex());
+  handles().emplace(handle, comm);
+  return handle;
+}
+
+std::shared_ptr<Comm> Comm::find(mkComm_t handle) {
+  if (handle == nullptr) fail(mkErrorInvalidArgument, "comm is NULL; legal: a communicator");
+  std::shared_ptr<Comm> comm;
+  {
+    const std::lock_guard lock(registerMutex());
+    const auto it = handles().find(handle);
+    if (it != handles().end()) comm = it->second;
+  }
+  if (comm == nullptr)
+    fail(mkErrorInvalidArgument, "comm %p is not a communicator, or was destroyed", static_cast<void*>(handle));
+  if (comm->pid_ != getpid())
+    fail(mkErrorInvalidUsage, "comm %p belongs to process %d; a forked child cannot use it", static_cast<void*>(handle),
+         static_cast<int>(comm->pid_));
+  return comm;
+}
+
+std::shared_ptr<Comm> Comm::retire(mkComm_t handle) {
+  std::shared_ptr<Comm> comm = find(handle);
+  const std::lock_guard lock(registerMutex());
+  handles().erase(handle);
+  return comm;
+}
+
+std::string commLastError(mkComm_t handle) { return Comm::find(handle)->lastErrorText(); }
+
+// ---- State -------------------------------------------------------------------------------------------------------
+
+int Comm::rankAt(int32_t node, int32_t local) const {
+  return rankOf_[static_cast<size_t>(node) * memory_.place.locals + static_cast<size_t>(local)];
+}
+
+std::string Comm::rankName(int rank) const {
+  const Bootstrap* b = control_.load(std::memory_order_acquire);
+  if (rank < 0 || b == nullptr) return "an unknown rank";
+  const PeerInfo& p = b->peers()[static_cast<size_t>(rank)];
+  return format("rank %d (host %s, pid %lld)", rank, p.host.c_str(), static_cast<long long>(p.pid));
+}
+
+void Comm::query(mkCommInfo_t* info) const {
+  const sched::Place& place = memory_.place;
+  info->nranks = nranks_;
+  info->rank = rank_;
+  info->nnodes = static_cast<int32_t>(place.nodes);
+  info->node = static_cast<int32_t>(place.node);
+  info->ranksPerNode = static_cast<int32_t>(place.locals);
+  info->localRank = static_cast<int32_t>(place.local);
+  info->device = -1;
+  info->smCount = static_cast<int32_t>(settings_.agents);
+  info->heapBytes = workspace_;
+  info->nextEpoch = memory_.ownWord(OwnLayout::epoch).load(std::memory_order_acquire) + 1;
+  info->platform = settings_.platform.c_str();
+  info->transport = transportName_.c_str();
+  if (proxy_ != nullptr) {
+    info->netBytesSent = proxy_->counters().payloadBytes.load();
+    info->netMessagesSent = proxy_->counters().payloadMessages.load();
+    info->netBatches = proxy_->counters().batches.load();
+  }
+}
+
+mkResult_t Comm::asyncError() const {
+  const std::lock_guard lock(mutex_);
+  return error_;
+}
+std::string Comm::lastErrorText() const {
+  const std::lock_guard lock(mutex_);
+  return errorText_;
+}
+void Comm::throwIfFailed() const {
+  const std::lock_guard lock(mutex_);
+  if (error_ != mkSuccess) throw Error(error_, errorText_);
+}
+
+void Comm::setError(mkResult_t code, const std::string& text) {
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_ == mkSuccess) {
+      error_ = code;
+      errorText_ = text;
+      MK_INFO(launch, "%s: %s", mkGetErrorString(code), text.c_str());
+    }
+  }
+  // Agents leave; also those of launches to come.  Before the private memory exists there are none.
+  if (memory_.own != nullptr) memory_.ownWord(OwnLayout::revoked).store(1, std::memory_order_release);
+  changed_.notify_all();
+}
+
+// ---- Launches ----------------------------------------------------------------------------------------------------
+
+void Comm::launch(Operation operation, mkStream_t stream) {
+  std::shared_ptr<emu::Stream> queue;
+  if (stream != nullptr) {
+    queue = emu::findStream(stream);
+    if (queue == nullptr)
+      fail(mkErrorInvalidArgument,
+           "stream %p is not one of mkCpuStreamCreate; legal on the CPU platform: one of those, or NULL",
+           static_cast<void*>(stream));
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_ != mkSuccess) throw Error(error_, errorText_);
+    if (departed_ >= 0) fail(mkErrorRemote, "%s has left the communicator", rankName(departed_).c_str());
+    if (pending_ > 0 && pendingStream_ != stream)
+      fail(mkErrorInvalidUsage,
+           "an operation of this communicator is unfinished on stream %p; launching on stream %p needs it to have "
+           "finished",
+           static_cast<void*>(pendingStream_), static_cast<void*>(stream));
+    if (pending_ > 0 && stream == nullptr)
+      fail(mkErrorInvalidUsage, "another thread is running an operation of this communicator");
+    if (arguments_.emplace(operation.hash, operation.text).second) {
+      argumentOrder_.push_back(operation.hash);
+      if (argumentOrder_.size() > kArgumentTexts) {
+        arguments_.erase(argumentOrder_.front());
+        argumentOrder_.erase(argumentOrder_.begin());
+      }
+    }
+    ++pending_;
+    pendingStream_ = stream;
+  }
+  if (queue == nullptr) {
+    runLaunch(operation);
+    finishLaunch();
+    throwIfFailed();
+    return;
+  }
+  queue->enqueue([self = shared_from_this(), op = std::move(operation)]() mutable {
+    const std::shared_ptr<Comm> comm = std::move(self);
+    comm->runLaunch(op);
+    comm->finishLaunch();
+  });
+}
+
+void Comm::finishLaunch() {
+  {
+    const std::lock_guard lock(mutex_);
+    --pending_;
+  }
+  changed_.notify_all();
+}
+
+void Comm::runLaunch(const Operation& operation) {
+  if (asyncError() != mkSuccess) return;
+  FailRecord record;
+  try {
+    record = operation.run(*this);
+  } catch (const std::exception& e) {
+    record.kind = FailRecord::internal;
+    MK_WARN(launch, "%s: %s", operation.name, e.what());
+  }
+  if (record.kind != FailRecord::none) reportRecord(operation, record);
+}
+
+void Comm::reportRecord(const Operation& operation, const FailRecord& record) {
+  const int missing = record.why.local >= 0  ? rankAt(static_cast<int32_t>(memory_.place.node), record.why.local)
+                      : record.why.node >= 0 ? rankAt(record.why.node, static_cast<int32_t>(memory_.place.local))
+                                             : -1;
+  FailureReport report;
+  report.stageOrder = static_cast<uint32_t>(record.why.stage);
+  report.missingRank = missing;
+  report.epoch = record.epoch;
+  const auto epoch = static_cast<unsigned long long>(record.epoch);
+  const char* stage = protocol::stageName(record.why.stage);
+  mkResult_t code = mkErrorInternal;
+  switch (record.kind) {
+    case FailRecord::revoked:
+      break;  // whoever revoked has set, or will send, the error
+    case FailRecord::timeout:
+      code = mkErrorTimeout;
+      report.kind = FailureReport::timeout;
+      report.text = format("%s, epoch %llu, stage \"%s\" (item %llu): no progress for %d ms", operation.name, epoch,
+                           stage, static_cast<unsigned long long>(record.why.item), settings_.timeoutMs);
+      break;
+    case FailRecord::mismatch:
+      code = mkErrorInvalidUsage;
+      report.kind = FailureReport::mismatch;
+      report.argumentHash = operation.hash;
+      report.missingHash = sched::enteredHash(record.seen);
+      report.text =
+          format("%s, epoch %llu: the arguments of rank %d and rank %d differ", operation.name, epoch, rank_, missing);
+      break;
+    default:
+      report.kind = FailureReport::protocol;
+      report.text =
+          record.kind == FailRecord::internal
+              ? format("%s, epoch %llu: rank %d ran out of memory", operation.name, epoch, rank_)
+              : format("%s, epoch %llu, stage \"%s\": expected %llx, saw %llx", operation.name, epoch, stage,
+                       static_cast<unsigned long long>(record.expected), static_cast<unsigned long long>(record.seen));
+  }
+  if (record.kind != FailRecord::revoked) bootstrap_->report(report);
+  awaitVerdict(kVerdictMs);
+  if (record.kind == FailRecord::revoked) {
+    setError(mkErrorRevoked, "the communicator has been revoked");
+  } else {
+    setError(code, report.text + (missing >= 0 ? ", waiting for " + rankName(missing) : std::string()));
+  }
+}
+
+void Comm::awaitVerdict(int timeoutMs) {
+  std::unique_lock lock(mutex_);
+  changed_.wait_for(lock, std::chrono::milliseconds(timeoutMs), [this] { return error_ != mkSuccess; });
+}
+
+std::string Comm::argumentText(uint32_t hash) {
+  const std::lock_guard lock(mutex_);
+  const auto it = arguments_.find(hash);
+  return it == arguments_.end() ? std::string() : it->second;
+}
+
+// ---- The bootstrap's and the proxy's threads ---------------------------------------------------------------------
+
+void Comm::onNetworkFailure(int node, const std::string& text) {
+  const std::lock_guard lock(mutex_);
+  networkFailure_ = text;
+  networkFailureNode_ = node;
+  networkFailureAt_ = emu::nowNs();
+}
+
+void Comm::onLeaving(int rank) {
+  const std::lock_guard lock(mutex_);
+  leaving_.push_back(rank);
+  if (departed_ < 0) {
+    departed_ = rank;
+    departedAt_ = emu::nowNs();
+  }
+}
+
+bool Comm::networkSettled() const {
+  return proxy_ == nullptr || memory_.ownWord(OwnLayout::completions).load(std::memory_order_acquire) >=
+                                  memory_.ownWord(OwnLayout::ringTail).load(std::memory_order_acquire);
+}
+
+void Comm::tick() {
+  Bootstrap* bootstrap = control_.load(std::memory_order_acquire);
+  if (bootstrap == nullptr) return;
+  FailureReport report;
+  std::vector<int> free;
+  bool stopProxy = false;
+  std::string late;
+  {
+    const std::lock_guard lock(mutex_);
+    const uint64_t now = emu::nowNs();
+    if (!networkFailure_.empty() && error_ == mkSuccess && now - networkFailureAt_ > kNetworkGraceNs) {
+      report.kind = FailureReport::transport;
+      report.missingRank =
+          networkFailureNode_ >= 0 ? rankAt(networkFailureNode_, static_cast<int32_t>(memory_.place.local)) : -1;
+      report.text = std::exchange(networkFailure_, {});
+    }
+    // A launch that the departed rank took part in ends by itself within moments; one that it will never enter does not.
+    if (departed_ >= 0 && error_ == mkSuccess && pending_ > 0 &&
+        now - departedAt_ > static_cast<uint64_t>(settings_.teardownTimeoutMs) * 1'000'000u)
+      late = rankName(departed_) + " has left the communicator while an operation here waits for it";
+    stopProxy = error_ != mkSuccess && pending_ == 0 && !stopped_;
+  }
+  if (!report.text.empty()) bootstrap->report(report);
+  if (!late.empty()) setError(mkErrorRemote, late);
+  if (stopProxy) {
+    if (proxy_ != nullptr) proxy_->stop();
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    // Whoever waits for its memory gets it once nothing here can write to it: after a failure when agents have left and the
+    // endpoint is closed, else when the launches have ended and their network writes have completed.
+    if (error_ != mkSuccess ? stopped_ : pending_ == 0 && networkSettled()) free = std::exchange(leaving_, {});
+  }
+  for (const int rank : free) bootstrap->letGo(rank);
+}
+
+// ---- Ends --------------------------------------------------------------------------------------------------------
+
+void Comm::requireQuiet(const char* what) const {
+  const std::lock_guard lock(mutex_);
+  if (pending_ > 0)
+    fail(mkErrorInvalidUsage,
+         "%s while %u operation(s) of this communicator are unfinished; synchronise the stream first", what, pending_);
+}
+
+void Comm::requireDestroyable() const {
+  if (asyncError() == mkSuccess) requireQuiet("mkCommDestroy");
+}
+
+bool Comm::awaitIdle(int timeoutMs) {
+  std::unique_lock lock(mutex_);
+  return changed_.wait_for(lock, std::chrono::milliseconds(timeoutMs), [this] { return pending_ == 0; });
+}
+
+bool Comm::awaitNetwork(int timeoutMs) const {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeoutMs);
+  while (!networkSettled()) {
+    if (std::chrono::steady_clock::now() > deadline || asyncError() != mkSuccess) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  return true;
+}
+
+void Comm::revoke() {
+  setError(mkErrorRevoked, format("rank %d, this one, revoked the communicator", rank_));
+  bootstrap_->revoke();
+}
+
+void Comm::finalize() {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return pending_ == 0; });
+  }
+  throwIfFailed();
+  if (!awaitNetwork(settings_.timeoutMs)) {
+    throwIfFailed();
+    fail(mkErrorTimeout, "network writes of earlier operations have not completed within %d ms", settings_.timeoutMs);
+  }
+  bootstrap_->agree(mkSuccess, "", "mkCommFinalize");
+}
+
+void Comm::destroy() {
+  if (asyncError() != mkSuccess && !awaitIdle(settings_.teardownTimeoutMs)) {
+    keepForEver(shared_from_this());
+    fail(mkErrorTimeout, "an operation has not left within %d ms; its memory stays allocated",
+         settings_.teardownTimeoutMs);
+  }
+  awaitNetwork(settings_.teardownTimeoutMs);
+  leave();
+}
+
+void Comm::abort() {
+  revoke();
+  if (!awaitIdle(settings_.teardownTimeoutMs)) {
+    keepForEver(shared_from_this());
+    fail(mkErrorTimeout, "an operation has not left within %d ms; its memory stays allocated",
+         settings_.teardownTimeoutMs);
+  }
+  leave();
+}
+
+void Comm::leave() {
+  // From here on nothing is written to peers; they may write to us until they let go.
+  if (proxy_ != nullptr) proxy_->stop();
+  {
+    const std::lock_guard lock(mutex_);
+    stopped_ = true;
+  }
+  const std::vector<int> holding = bootstrap_->depart(settings_.teardownTimeoutMs);
+  if (holding.empty()) return;
+  std::string names;
+  for (const int r : holding) names += (names.empty() ? "" : ", ") + rankName(r);
+  keepForEver(std::shared_ptr<void>(std::move(heap_)));
+  for (auto& [id, window] : windows_) keepForEver(std::shared_ptr<void>(std::move(window)));
+  windows_.clear();
+  fail(mkErrorRemote, "%s did not let go of this rank's memory within %d ms; it stays allocated", names.c_str(),
+       settings_.teardownTimeoutMs);
+}
+
+}  // namespace mk

@@ -1,0 +1,150 @@
+// The communicator: joins bootstrap, heap, proxy and platform, keeps the state of failure, and runs operations.
+// Handles are looked up in a register, so a stale or foreign one is an error; whoever holds the shared_ptr keeps it alive.
+#pragma once
+
+#include <sys/types.h>
+
+#include <atomic>
+#include <condition_variable>
+#include <cstdlib>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "emu/gemm_ar.h"
+#include "emu/rank_memory.h"
+#include "host/bootstrap.h"
+#include "host/error.h"
+#include "host/heap.h"
+#include "host/memory.h"
+#include "host/proxy.h"
+#include "host/settings.h"
+#include "mkernel.h"
+
+struct mkWindow {
+  uint64_t id = 0;  // by order of registration: the same on all ranks
+  size_t bytes = 0;
+  std::unique_ptr<mk::Pinned> pinned;
+  std::vector<std::shared_ptr<mk::SharedMemory>> peers;  // mappings, by local rank
+  std::vector<char*> bases;                              // of the window, by local rank
+};
+
+namespace mk {
+
+class Comm : public std::enable_shared_from_this<Comm> {
+ public:
+  // Collective; throws the same error on every rank.
+  static std::shared_ptr<Comm> init(int nranks, int rank, const mkUniqueId_t& id, const Settings& settings);
+  ~Comm();
+
+  // The live communicator behind a handle.  Throws mkErrorInvalidArgument for none, mkErrorInvalidUsage in a forked child.
+  static std::shared_ptr<Comm> find(mkComm_t handle);
+  static mkComm_t publish(const std::shared_ptr<Comm>& comm);
+  // Takes the handle out of the register; find() fails from then on.
+  static std::shared_ptr<Comm> retire(mkComm_t handle);
+
+  void query(mkCommInfo_t* info) const;
+  mkResult_t asyncError() const;
+  std::string lastErrorText() const;
+  void throwIfFailed() const;
+
+  // Throws mkErrorInvalidUsage while operations are unfinished, unless the communicator has failed.
+  void requireDestroyable() const;
+  void revoke();
+  void finalize();
+  void destroy();
+  void abort();
+
+  void reserve(size_t bytes);
+  mkWindow* registerWindow(void* ptr, size_t bytes);
+  void deregisterWindow(mkWindow* window);
+  // Throws mkErrorInvalidArgument if it is not one of this communicator's.
+  const mkWindow* checkWindow(mkWindow* window) const;
+
+  // What an operation needs at launch.
+  const sched::Place& place() const { return memory_.place; }
+  const Settings& settings() const { return settings_; }
+  uint64_t workspace() const { return workspace_; }  // what all ranks have reserved
+  const emu::RankMemory& memory() const { return memory_; }
+  emu::Agents& agents() const { return *agents_; }
+
+  // One launch: `run` does it and returns the record; `text` describes the arguments whose hash is `hash`.
+  struct Operation {
+    const char* name = "";
+    uint32_t hash = 0;
+    std::string text;
+    std::function<protocol::FailRecord(Comm&)> run;
+  };
+  // In stream order.  With the NULL stream it runs here, and throws if it fails.
+  void launch(Operation operation, mkStream_t stream);
+
+ private:
+  Comm(int nranks, int rank, const Settings& settings);
+  void setUp(const mkUniqueId_t& id);
+  void setUpNetwork();
+  void growTo(uint64_t workspace);
+  template <class Step>
+  void together(const std::string& what, Step&& step);
+
+  void setError(mkResult_t code, const std::string& text);
+  void runLaunch(const Operation& operation);
+  void reportRecord(const Operation& operation, const protocol::FailRecord& record);
+  void finishLaunch();
+  void awaitVerdict(int timeoutMs);
+  bool awaitIdle(int timeoutMs);
+  bool networkSettled() const;
+  bool awaitNetwork(int timeoutMs) const;
+  void requireQuiet(const char* what) const;
+  void tick();
+  void onLeaving(int rank);
+  void onNetworkFailure(int node, const std::string& text);
+  std::string argumentText(uint32_t hash);
+  void leave();
+  int rankAt(int32_t node, int32_t local) const;
+  std::string rankName(int rank) const;
+
+  const Settings settings_;
+  const int nranks_, rank_;
+  const pid_t pid_;
+  std::string transportName_;
+
+  // In order of construction; destroyed from the last to the first.
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  std::unique_ptr<uint64_t, Free> own_;  // OwnLayout's words, then the operations' counters; pages come when touched
+  std::vector<mkCommand_t> ring_;
+  emu::RankMemory memory_;
+  std::unique_ptr<Heap> heap_;
+  uint64_t workspace_ = 0;
+  std::unique_ptr<emu::Agents> agents_;
+  std::map<uint64_t, std::unique_ptr<mkWindow>> windows_;
+  uint64_t nextWindow_ = 1;
+  std::vector<int> rankOf_;  // by node * locals + local
+  std::unique_ptr<Proxy> proxy_;
+
+  mutable std::mutex mutex_;
+  mutable std::condition_variable changed_;
+  mkResult_t error_ = mkSuccess;  // the first asynchronous one
+  std::string errorText_;
+  uint32_t pending_ = 0;  // launches not finished
+  mkStream_t pendingStream_ = nullptr;
+  std::map<uint32_t, std::string> arguments_;  // of recent launches, by hash
+  std::vector<uint32_t> argumentOrder_;
+  std::vector<int> leaving_;  // ranks that wait for us to let go
+  bool stopped_ = false;      // proxy closed, no launch in flight: nothing here writes to peers
+  int departed_ = -1;         // a rank that has left: no further launch can succeed
+  uint64_t departedAt_ = 0;
+  std::string networkFailure_;  // seen by the proxy, waiting for the bootstrap to know better
+  int networkFailureNode_ = -1;
+  uint64_t networkFailureAt_ = 0;
+
+  std::vector<uint64_t> processes_;           // processToken() of every rank
+  std::unique_ptr<Bootstrap> bootstrap_;      // last: its thread calls back
+  std::atomic<Bootstrap*> control_{nullptr};  // the same, for that thread, once join() has returned
+};
+
+}  // namespace mk

@@ -1,0 +1,273 @@
+// Collective parts of a communicator: joining, the network, growing the heap, windows.  Every step that can fail on one rank
+// alone ends in an agreement, so that all ranks fail alike.
+#include <unistd.h>
+
+#include <cstring>
+
+#include "host/comm.h"
+#include "host/fd_exchange.h"
+#include "host/log.h"
+
+namespace mk {
+
+namespace {
+
+template <class T>
+std::span<const uint8_t> bytesOf(const T& value) {
+  return {reinterpret_cast<const uint8_t*>(&value), sizeof(T)};
+}
+template <class T>
+T valueOf(const std::vector<uint8_t>& bytes, int rank) {
+  T value;
+  if (bytes.size() != sizeof(T))
+    fail(mkErrorInternal, "rank %d sent %zu bytes where %zu were due", rank, bytes.size(), sizeof(T));
+  std::memcpy(&value, bytes.data(), sizeof(T));
+  return value;
+}
+
+}  // namespace
+
+template <class Step>
+void Comm::together(const std::string& what, Step&& step) {
+  mkResult_t result = mkSuccess;
+  std::string text;
+  try {
+    step();
+  } catch (const Error& e) {
+    result = e.code();
+    text = e.what();
+  } catch (const std::bad_alloc&) {
+    result = mkErrorSystem;
+    text = "out of memory";
+  }
+  bootstrap_->agree(result, text, what);
+}
+
+Comm::Comm(int nranks, int rank, const Settings& settings)
+    : settings_(settings), nranks_(nranks), rank_(rank), pid_(getpid()) {}
+
+Comm::~Comm() = default;
+
+std::shared_ptr<Comm> Comm::init(int nranks, int rank, const mkUniqueId_t& id, const Settings& settings) {
+  std::shared_ptr<Comm> comm(new Comm(nranks, rank, settings));
+  comm->setUp(id);
+  return comm;
+}
+
+void Comm::setUp(const mkUniqueId_t& id) {
+  logSetRank(rank_);
+  Identity identity;
+  identity.rank = rank_;
+  identity.nranks = nranks_;
+  identity.hostId = settings_.hostId;
+  identity.settings = settings_.agreed();
+  BootstrapEvents events;
+  events.onVerdict = [this](mkResult_t code, const std::string& text) { setError(code, text); };
+  events.onLeaving = [this](int rank) { onLeaving(rank); };
+  events.argumentText = [this](uint32_t hash, uint64_t) { return argumentText(hash); };
+  events.onTick = [this] { tick(); };
+  bootstrap_ = Bootstrap::join(id, identity, settings_.initTimeoutMs, std::move(events));
+  control_.store(bootstrap_.get(), std::memory_order_release);
+
+  const PeerInfo& me = bootstrap_->peers()[static_cast<size_t>(rank_)];
+  sched::Place place;
+  place.nodes = static_cast<uint32_t>(bootstrap_->nodes());
+  place.locals = static_cast<uint32_t>(bootstrap_->ranksPerNode());
+  place.node = static_cast<uint32_t>(me.node);
+  place.local = static_cast<uint32_t>(me.localRank);
+  rankOf_.resize(static_cast<size_t>(nranks_));
+  for (const PeerInfo& p : bootstrap_->peers())
+    rankOf_[static_cast<size_t>(p.node) * place.locals + static_cast<size_t>(p.localRank)] = p.rank;
+  if (place.nodes > 1024) fail(mkErrorNotSupported, "%u nodes; legal: up to 1024", place.nodes);
+
+  const uint64_t token = processToken();
+  const auto tokens = bootstrap_->allgather(bytesOf(token), "processes");
+  for (int r = 0; r < nranks_; ++r) processes_.push_back(valueOf<uint64_t>(tokens[static_cast<size_t>(r)], r));
+
+  heap_ = std::make_unique<Heap>(*bootstrap_, rank_, place, settings_.heapMaxBytes, settings_.epochStart, processes_,
+                                 settings_.initTimeoutMs);
+  together("private memory", [&] {
+    using protocol::OwnLayout;
+    const uint64_t words = OwnLayout::firstCounter(place.locals, place.nodes) + sched::kMaxSlots;
+    own_.reset(static_cast<uint64_t*>(std::calloc(words, sizeof(uint64_t))));
+    if (own_ == nullptr) throw std::bad_alloc();
+    own_.get()[OwnLayout::epoch] = settings_.epochStart;
+    own_.get()[OwnLayout::donePublished] = settings_.epochStart;
+    own_.get()[OwnLayout::enteredNewest] = settings_.epochStart;
+    ring_.resize(settings_.ringSlots);
+    // Room for whatever split an operation is given.
+    agents_ = std::make_unique<emu::Agents>(settings_.agents + 4);
+    memory_.rank = rank_;
+    memory_.place = place;
+    memory_.heapLayout = heap_->layout();
+    memory_.controlLayout = heap_->control();
+    for (uint32_t l = 0; l < place.locals; ++l) memory_.heaps.push_back(heap_->base(l));
+    memory_.own = own_.get();
+    memory_.ring = ring_.data();
+    memory_.ringSlots = settings_.ringSlots;
+    memory_.timeoutNs = static_cast<uint64_t>(settings_.timeoutMs) * 1'000'000u;
+  });
+  if (place.nodes > 1) setUpNetwork();
+  growTo(settings_.heapBytes);
+  if (proxy_ != nullptr) {
+    together("proxy",
+             [&] { proxy_->start([this](int node, const std::string& text) { onNetworkFailure(node, text); }); });
+  }
+  MK_INFO(init, "rank %d of %d: node %u of %u, local rank %u of %u, platform %s, transport %s", rank_, nranks_,
+          place.node, place.nodes, place.local, place.locals, settings_.platform.c_str(),
+          transportName_.empty() ? "none" : transportName_.c_str());
+}
+
+void Comm::setUpNetwork() {
+  const sched::Place& place = memory_.place;
+  std::shared_ptr<Transport> transport;
+  together("loading the transport", [&] {
+    transport = acquireTransport(settings_.transport);
+    transportName_ = transport->name;
+    if (transport->properties.contract == MK_CONTRACT_COMPLETION && transport->properties.immediateBits < 32)
+      fail(mkErrorTransport, "transport %s carries %u immediate bits; 32 are needed", transport->name.c_str(),
+           transport->properties.immediateBits);
+    ProxyShared shared;
+    shared.ring = ring_.data();
+    shared.ringSlots = settings_.ringSlots;
+    shared.credits = own_.get() + protocol::OwnLayout::credits;
+    shared.completions = own_.get() + protocol::OwnLayout::completions;
+    shared.enteredNewest = own_.get() + protocol::OwnLayout::enteredNewest;
+    proxy_ = std::make_unique<Proxy>(transport, 0, place.node, place.nodes, *heap_, shared);
+  });
+  // Both ends must speak the same contract.
+  std::string mine(transportName_);
+  mine += format(", contract %u", transport->properties.contract);
+  const auto names = bootstrap_->allgather({reinterpret_cast<const uint8_t*>(mine.data()), mine.size()}, "transport");
+  together("comparing transports", [&] {
+    for (int r = 0; r < nranks_; ++r) {
+      const std::string theirs(names[static_cast<size_t>(r)].begin(), names[static_cast<size_t>(r)].end());
+      if (theirs != mine)
+        fail(mkErrorInvalidUsage, "transports differ: rank %d has %s, rank %d has %s", rank_, mine.c_str(), r,
+             theirs.c_str());
+    }
+  });
+  const auto addresses = bootstrap_->allgather(proxy_->address(), "transport addresses");
+  together("connecting the transport", [&] {
+    std::vector<uint8_t> rail;
+    for (uint32_t n = 0; n < place.nodes; ++n) {
+      const auto& a =
+          addresses[static_cast<size_t>(rankAt(static_cast<int32_t>(n), static_cast<int32_t>(place.local)))];
+      if (a.size() != MK_TRANSPORT_ADDRESS_BYTES) fail(mkErrorInternal, "a transport address of %zu bytes", a.size());
+      rail.insert(rail.end(), a.begin(), a.end());
+    }
+    proxy_->connect(rail, settings_.initTimeoutMs);
+  });
+}
+
+void Comm::growTo(uint64_t workspace) {
+  together("reserving the heap", [&] { heap_->back(workspace); });
+  together("mapping the peers' heaps", [&] { heap_->openPeers(workspace); });
+  if (proxy_ != nullptr) {
+    const sched::Place& place = memory_.place;
+    proxy_->pause();
+    struct Resume {
+      Proxy& proxy;
+      ~Resume() { proxy.resume(); }
+    } const resume{*proxy_};
+    std::vector<uint8_t> keys;
+    together("registering the heap", [&] { keys = proxy_->registerHeap(); });
+    const auto all = bootstrap_->allgather(keys, "memory keys");
+    together("importing the rail's heaps", [&] {
+      for (uint32_t n = 0; n < place.nodes; ++n) {
+        if (n != place.node)
+          proxy_->importHeap(
+              n, all[static_cast<size_t>(rankAt(static_cast<int32_t>(n), static_cast<int32_t>(place.local)))],
+              settings_.initTimeoutMs);
+      }
+    });
+  }
+  workspace_ = heap_->workspace();
+}
+
+void Comm::reserve(size_t bytes) {
+  throwIfFailed();
+  requireQuiet("mkCommReserve");
+  if (!awaitNetwork(settings_.timeoutMs))
+    fail(mkErrorTimeout, "network writes of earlier operations have not completed");
+  const uint64_t mine = bytes;
+  const auto all = bootstrap_->allgather(bytesOf(mine), "reserve");
+  uint64_t most = 0;
+  for (int r = 0; r < nranks_; ++r) most = std::max(most, valueOf<uint64_t>(all[static_cast<size_t>(r)], r));
+  if (most > workspace_) growTo(most);
+}
+
+mkWindow* Comm::registerWindow(void* ptr, size_t bytes) {
+  throwIfFailed();
+  requireQuiet("mkCommWindowRegister");
+  const sched::Place& place = memory_.place;
+  auto window = std::make_unique<mkWindow>();
+  struct Claim {
+    uint64_t segment, offset, bytes, segmentBytes;
+  } mine = {};
+  together("window", [&] {
+    window->pinned = std::make_unique<Pinned>(ptr, bytes);
+    mine = {window->pinned->segment(), window->pinned->offset(), bytes, window->pinned->memory()->bytes()};
+  });
+  const auto all = bootstrap_->allgather(bytesOf(mine), "window: sizes");
+  together("window: comparing sizes", [&] {
+    for (int r = 0; r < nranks_; ++r) {
+      const auto theirs = valueOf<Claim>(all[static_cast<size_t>(r)], r);
+      if (theirs.bytes != mine.bytes)
+        fail(mkErrorInvalidUsage, "window sizes differ: %llu bytes on rank %d, %llu on rank %d",
+             static_cast<unsigned long long>(mine.bytes), rank_, static_cast<unsigned long long>(theirs.bytes), r);
+    }
+  });
+  std::vector<UniqueFd> fds =
+      exchangeFds(*bootstrap_, rank_, processes_, window->pinned->memory()->fd(), settings_.initTimeoutMs, "window");
+  together("window: mapping peers", [&] {
+    window->peers.resize(place.locals);
+    window->bases.resize(place.locals);
+    for (uint32_t l = 0; l < place.locals; ++l) {
+      const int r = rankAt(static_cast<int32_t>(place.node), static_cast<int32_t>(l));
+      const auto theirs = valueOf<Claim>(all[static_cast<size_t>(r)], r);
+      std::shared_ptr<SharedMemory>& memory = window->peers[l];
+      if (l == place.local) {
+        memory = window->pinned->memory();
+      } else if (fds[l]) {
+        memory = SharedMemory::attach(std::move(fds[l]), theirs.segmentBytes, "a peer's window");
+        memory->open(0, theirs.segmentBytes);
+      } else {
+        memory = findSegment(theirs.segment);
+        if (memory == nullptr) fail(mkErrorInternal, "the window of rank %d, a thread of this process, is gone", r);
+      }
+      window->bases[l] = memory->base() + theirs.offset;
+    }
+    window->bytes = bytes;
+  });
+  const std::lock_guard lock(mutex_);
+  window->id = nextWindow_++;
+  mkWindow* handle = window.get();
+  windows_.emplace(window->id, std::move(window));
+  return handle;
+}
+
+void Comm::deregisterWindow(mkWindow* window) {
+  const uint64_t mine = checkWindow(window)->id;
+  throwIfFailed();
+  requireQuiet("mkCommWindowDeregister");
+  const auto all = bootstrap_->allgather(bytesOf(mine), "deregistering a window");
+  together("deregistering a window: comparing", [&] {
+    for (int r = 0; r < nranks_; ++r) {
+      if (valueOf<uint64_t>(all[static_cast<size_t>(r)], r) != mine)
+        fail(mkErrorInvalidUsage, "ranks %d and %d deregister different windows", rank_, r);
+    }
+  });
+  const std::lock_guard lock(mutex_);
+  windows_.erase(mine);
+}
+
+const mkWindow* Comm::checkWindow(mkWindow* window) const {
+  const std::lock_guard lock(mutex_);
+  for (const auto& [id, w] : windows_) {
+    if (w.get() == window) return window;
+  }
+  fail(mkErrorInvalidArgument, "window %p is not one of this communicator's", static_cast<void*>(window));
+}
+
+}  // namespace mk

@@ -1,0 +1,196 @@
+#include "host/fd_exchange.h"
+
+#include <poll.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <chrono>
+#include <cstddef>
+#include <cstring>
+#include <mutex>
+
+namespace mk {
+
+namespace {
+
+using Clock = std::chrono::steady_clock;
+using Token = std::array<uint8_t, 16>;
+
+// What a rank tells the others: where it listens.  The token keeps strangers out.
+struct Offer {
+  Token name, token;
+};
+// What travels beside a descriptor: the receiver's token, and who sends.
+struct Greeting {
+  Token token;
+  int32_t rank;
+};
+
+struct UnixAddress {
+  sockaddr_un address = {};
+  socklen_t length = 0;
+  explicit UnixAddress(const Token& name) {
+    address.sun_family = AF_UNIX;
+    std::string text = "mkernel-";
+    for (const uint8_t b : name) text += format("%02x", b);
+    // Abstract: a leading zero byte, no file, gone with the socket.
+    std::memcpy(address.sun_path + 1, text.data(), text.size());
+    length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + text.size());
+  }
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+UniqueFd unixSocket(int flags) {
+  UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
+  if (!fd) failErrno(errno, "cannot make a Unix socket to pass descriptors");
+  return fd;
+}
+
+UniqueFd listenAt(const Token& name, int backlog) {
+  UniqueFd fd = unixSocket(SOCK_NONBLOCK);
+  const UnixAddress at(name);
+  if (bind(fd.get(), at.get(), at.length) != 0 || listen(fd.get(), backlog) != 0)
+    failErrno(errno, "cannot listen on a Unix socket to pass descriptors");
+  return fd;
+}
+
+void give(const Offer& to, int fd, int rank) {
+  const UniqueFd socket = unixSocket(0);
+  const UnixAddress at(to.name);
+  if (connect(socket.get(), at.get(), at.length) != 0)
+    failErrno(errno, "cannot reach a peer of this node over a Unix socket (do the ranks share a network namespace?)");
+  Greeting greeting{to.token, rank};
+  iovec data{&greeting, sizeof(greeting)};
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message = {};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = space;
+  message.msg_controllen = sizeof(space);
+  cmsghdr* header = CMSG_FIRSTHDR(&message);
+  header->cmsg_level = SOL_SOCKET;
+  header->cmsg_type = SCM_RIGHTS;
+  header->cmsg_len = CMSG_LEN(sizeof(int));
+  std::memcpy(CMSG_DATA(header), &fd, sizeof(int));
+  if (sendmsg(socket.get(), &message, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(greeting)))
+    failErrno(errno, "cannot pass a descriptor to a peer of this node");
+}
+
+// One connection: false for a stranger or a broken message, which is dropped.
+bool take(int listener, const Token& token, int* rank, UniqueFd* fd) {
+  const UniqueFd socket(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+  if (!socket) return false;
+  // A friend has sent everything before we accept: no waiting here.
+  Greeting greeting = {};
+  iovec data{&greeting, sizeof(greeting)};
+  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message = {};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = space;
+  message.msg_controllen = sizeof(space);
+  pollfd ready{socket.get(), POLLIN, 0};
+  if (poll(&ready, 1, 1000) != 1) return false;
+  const ssize_t n = recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
+  UniqueFd got;
+  for (cmsghdr* h = CMSG_FIRSTHDR(&message); h != nullptr; h = CMSG_NXTHDR(&message, h)) {
+    if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS || h->cmsg_len != CMSG_LEN(sizeof(int))) continue;
+    int raw = -1;
+    std::memcpy(&raw, CMSG_DATA(h), sizeof(int));
+    got = UniqueFd(raw);
+  }
+  if (n != static_cast<ssize_t>(sizeof(greeting)) || greeting.token != token || !got) return false;
+  *rank = greeting.rank;
+  *fd = std::move(got);
+  return true;
+}
+
+}  // namespace
+
+uint64_t processToken() {
+  static std::mutex mutex;
+  static pid_t owner = 0;
+  static uint64_t token = 0;
+  const std::lock_guard lock(mutex);
+  if (owner != getpid()) {
+    if (getrandom(&token, sizeof(token), 0) != static_cast<ssize_t>(sizeof(token))) failErrno(errno, "no random bytes");
+    owner = getpid();
+  }
+  return token;
+}
+
+std::vector<UniqueFd> exchangeFds(Bootstrap& bootstrap, int rank, const std::vector<uint64_t>& processes, int fd,
+                                  int timeoutMs, const std::string& what) {
+  const std::vector<PeerInfo>& peers = bootstrap.peers();
+  const PeerInfo& me = peers[static_cast<size_t>(rank)];
+  std::vector<const PeerInfo*> others;  // processes of this node but mine
+  for (const PeerInfo& p : peers) {
+    if (p.node == me.node && p.rank != rank && processes[static_cast<size_t>(p.rank)] != processToken())
+      others.push_back(&p);
+  }
+
+  // Each step that can fail on one rank alone ends in an agreement, so that no rank waits for one that has given up.
+  mkResult_t result = mkSuccess;
+  std::string text;
+  const auto attempt = [&](auto&& step) {
+    if (result != mkSuccess) return;
+    try {
+      step();
+    } catch (const Error& e) {
+      result = e.code();
+      text = e.what();
+    }
+  };
+
+  Offer mine = {};
+  UniqueFd listener;
+  attempt([&] {
+    if (getrandom(&mine, sizeof(mine), 0) != static_cast<ssize_t>(sizeof(mine))) failErrno(errno, "no random bytes");
+    if (!others.empty()) listener = listenAt(mine.name, static_cast<int>(others.size()) + 16);
+  });
+  bootstrap.agree(result, text, what + ": listening");
+  const std::vector<std::vector<uint8_t>> offers =
+      bootstrap.allgather(std::span(reinterpret_cast<const uint8_t*>(&mine), sizeof(mine)), what + ": addresses");
+
+  std::vector<UniqueFd> fds(static_cast<size_t>(bootstrap.ranksPerNode()));
+  attempt([&] {
+    for (const PeerInfo* p : others) {
+      Offer to = {};
+      const std::vector<uint8_t>& bytes = offers[static_cast<size_t>(p->rank)];
+      if (bytes.size() != sizeof(to))
+        fail(mkErrorInternal, "rank %d sent an address of %zu bytes", p->rank, bytes.size());
+      std::memcpy(&to, bytes.data(), sizeof(to));
+      give(to, fd, rank);
+    }
+    const auto deadline = Clock::now() + std::chrono::milliseconds(timeoutMs);
+    size_t missing = others.size();
+    while (missing > 0) {
+      const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
+      pollfd ready{listener.get(), POLLIN, 0};
+      if (left <= 0 || poll(&ready, 1, static_cast<int>(std::min<int64_t>(left, 100))) < 0) {
+        if (left > 0 && errno == EINTR) continue;
+        fail(mkErrorTimeout, "%zu of %zu processes of this node have not passed their descriptor", missing,
+             others.size());
+      }
+      if ((ready.revents & POLLIN) == 0) continue;
+      int from = -1;
+      UniqueFd got;
+      if (!take(listener.get(), mine.token, &from, &got)) continue;
+      for (const PeerInfo* p : others) {
+        UniqueFd& place = fds[static_cast<size_t>(p->localRank)];
+        if (p->rank == from && !place) {
+          place = std::move(got);
+          --missing;
+        }
+      }
+    }
+  });
+  bootstrap.agree(result, text, what + ": passing descriptors");
+  return fds;
+}
+
+}  // namespace mk

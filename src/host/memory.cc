@@ -1,0 +1,114 @@
+#include "host/memory.h"
+
+#include <map>
+#include <mutex>
+
+#include "host/error.h"
+#include "sched/common.h"
+#include "sched/heap_layout.h"
+
+namespace mk {
+
+namespace {
+
+struct Allocation {
+  std::shared_ptr<SharedMemory> memory;
+  uint64_t segment = 0;
+  size_t bytes = 0;
+  uint32_t windows = 0;
+};
+
+struct Register {
+  std::mutex mutex;
+  std::map<uint64_t, std::weak_ptr<SharedMemory>> segments;
+  uint64_t nextSegment = 1;
+  std::map<char*, Allocation> allocations;
+};
+Register& state() {
+  static auto* r = new Register;  // outlives static destruction, when other threads may still run
+  return *r;
+}
+
+// The allocation that [ptr, ptr + 1) lies in, or the end.
+std::map<char*, Allocation>::iterator find(Register& r, char* ptr) {
+  auto it = r.allocations.upper_bound(ptr);
+  if (it == r.allocations.begin()) return r.allocations.end();
+  --it;
+  return ptr < it->first + it->second.bytes ? it : r.allocations.end();
+}
+
+}  // namespace
+
+uint64_t registerSegment(const std::shared_ptr<SharedMemory>& memory) {
+  Register& r = state();
+  const std::lock_guard lock(r.mutex);
+  std::erase_if(r.segments, [](const auto& entry) { return entry.second.expired(); });
+  const uint64_t id = r.nextSegment++;
+  r.segments.emplace(id, memory);
+  return id;
+}
+
+std::shared_ptr<SharedMemory> findSegment(uint64_t id) {
+  Register& r = state();
+  const std::lock_guard lock(r.mutex);
+  const auto it = r.segments.find(id);
+  return it == r.segments.end() ? nullptr : it->second.lock();
+}
+
+void* allocate(size_t bytes) {
+  if (bytes == 0) fail(mkErrorInvalidArgument, "bytes is 0; legal: 1 or more");
+  if (bytes > (size_t{1} << 46)) fail(mkErrorInvalidArgument, "bytes is %zu; legal: up to 2^46", bytes);
+  const uint64_t whole = sched::alignUp(bytes, sched::kHeapPage);
+  std::shared_ptr<SharedMemory> memory = SharedMemory::create("mkernel-memory", whole);
+  memory->back(0, whole);
+  const uint64_t segment = registerSegment(memory);
+  char* base = memory->base();
+  Register& r = state();
+  const std::lock_guard lock(r.mutex);
+  r.allocations.emplace(base, Allocation{std::move(memory), segment, bytes, 0});
+  return base;
+}
+
+void release(void* ptr) {
+  if (ptr == nullptr) return;
+  Register& r = state();
+  std::shared_ptr<SharedMemory> memory;  // unmapped after the lock
+  const std::lock_guard lock(r.mutex);
+  const auto it = r.allocations.find(static_cast<char*>(ptr));
+  if (it == r.allocations.end()) fail(mkErrorInvalidArgument, "ptr %p is not the start of memory from mkMemAlloc", ptr);
+  if (it->second.windows != 0)
+    fail(mkErrorInvalidUsage, "memory %p is covered by %u window(s): deregister them first", ptr, it->second.windows);
+  memory = std::move(it->second.memory);
+  r.allocations.erase(it);
+}
+
+Pinned::Pinned(void* ptr, size_t bytes) {
+  if (bytes == 0) fail(mkErrorInvalidArgument, "bytes is 0; legal: 1 or more");
+  if (reinterpret_cast<uintptr_t>(ptr) % 16 != 0)
+    fail(mkErrorInvalidArgument, "ptr %p is not a multiple of 16 bytes", ptr);
+  Register& r = state();
+  const std::lock_guard lock(r.mutex);
+  const auto it = find(r, static_cast<char*>(ptr));
+  if (it == r.allocations.end())
+    fail(mkErrorNotRegistered,
+         "memory at %p is not from mkMemAlloc: on the CPU platform other processes can only map memory from there",
+         ptr);
+  const uint64_t offset = static_cast<uint64_t>(static_cast<char*>(ptr) - it->first);
+  if (bytes > it->second.bytes - offset)
+    fail(mkErrorNotRegistered,
+         "the window's %zu bytes at %p reach past the end of their allocation, which has %zu bytes from there", bytes,
+         ptr, static_cast<size_t>(it->second.bytes - offset));
+  ++it->second.windows;
+  memory_ = it->second.memory;
+  segment_ = it->second.segment;
+  offset_ = offset;
+}
+
+Pinned::~Pinned() {
+  Register& r = state();
+  const std::lock_guard lock(r.mutex);
+  const auto it = r.allocations.find(memory_->base());
+  if (it != r.allocations.end()) --it->second.windows;
+}
+
+}  // namespace mk

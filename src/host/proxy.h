@@ -1,0 +1,106 @@
+// The proxy: a host thread that takes commands from the ring and drives the transport.  It batches up to eight commands of one
+// connection into a submission, waits only briefly for a fuller batch, bounds what is under way, keeps per-command completion,
+// never blocks, and serves arrivals in every round, whatever sending does.  Plain code over a clock, the ring's words and the
+// transport table.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "host/heap.h"
+#include "host/transport.h"
+#include "mkernel/queue.h"
+
+namespace mk {
+
+// The words and ring a proxy shares with its rank's agents.
+struct ProxyShared {
+  mkCommand_t* ring = nullptr;
+  uint64_t ringSlots = 0;
+  uint64_t* credits = nullptr;              // slots read, monotone
+  uint64_t* completions = nullptr;          // commands completed, monotone
+  const uint64_t* enteredNewest = nullptr;  // newest epoch this rank has entered
+};
+
+struct ProxyCounters {
+  std::atomic<uint64_t> payloadBytes{0}, payloadMessages{0}, batches{0}, commands{0};
+  std::atomic<uint64_t> batchSize[9] = {};  // submissions by number of commands
+};
+
+class Proxy {
+ public:
+  // Opens an endpoint of the transport; connect() and registerHeap() follow, then start().
+  Proxy(std::shared_ptr<Transport> transport, int device, uint32_t node, uint32_t nodes, Heap& heap,
+        ProxyShared shared);
+  ~Proxy();
+  Proxy(const Proxy&) = delete;
+  Proxy& operator=(const Proxy&) = delete;
+
+  const std::vector<uint8_t>& address() const { return address_; }
+  // By node; this node's own entry is ignored.
+  void connect(const std::vector<uint8_t>& addresses, int timeoutMs);
+  // Registers the heap's parts as they are now; the keys go to the rail peers.  Again after the heap has grown, while paused.
+  std::vector<uint8_t> registerHeap();
+  // keys: registerHeap() of the peer on that node.
+  void importHeap(uint32_t node, const std::vector<uint8_t>& keys, int timeoutMs);
+
+  // onFailure(node or -1, text) is called once, on the proxy's thread.
+  void start(std::function<void(int, const std::string&)> onFailure);
+  // Between pause and resume the calling thread may use the endpoint.  Only when all commands have completed.
+  void pause();
+  void resume();
+  // Ends the thread and closes the endpoint: nothing is read or written by it any more.  Any thread; again: nothing happens.
+  void stop();
+
+  const ProxyCounters& counters() const { return counters_; }
+
+ private:
+  struct Pending {
+    mkTransportWrite_t write;
+    uint64_t since;  // when it was read from the ring
+  };
+  struct Peer {
+    void* remote[Heap::kParts] = {};
+    std::vector<Pending> queue;  // circular, fixed capacity
+    size_t head = 0, count = 0;
+  };
+
+  void loop();
+  bool takeCommands(uint64_t now);
+  bool submit(uint64_t now);
+  bool collectEvents();
+  void arrived(int node, uint32_t immediate);
+  bool translate(const mkCommand_t& command, uint32_t node, mkTransportWrite_t* write, std::string* why) const;
+  void failed(int node, const std::string& text);
+  std::string lastError() const;
+
+  std::shared_ptr<Transport> transport_;
+  void* endpoint_ = nullptr;
+  const uint32_t node_, nodes_;
+  Heap& heap_;
+  const ProxyShared shared_;
+  std::vector<uint8_t> address_;
+  void* local_[Heap::kParts] = {};
+  Heap::Part parts_[Heap::kParts];
+  std::vector<Peer> peers_;  // by node
+
+  uint64_t taken_ = 0;  // commands read from the ring
+  uint64_t completed_ = 0;
+  size_t pendingTotal_ = 0;  // read, not yet submitted
+  bool dead_ = false;        // a failure has been reported: only polling goes on
+  std::function<void(int, const std::string&)> onFailure_;
+  ProxyCounters counters_;
+
+  std::thread thread_;
+  std::atomic<int> wanted_{0};  // 0 run, 1 pause, 2 stop
+  std::atomic<bool> parked_{false};
+  std::mutex stopMutex_;
+};
+
+}  // namespace mk

@@ -1,0 +1,24 @@
+// A communicator's settings: mkConfig_t over the parameters.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "mkernel.h"
+
+namespace mk {
+
+struct Settings {
+  std::string platform, hostId, transport;
+  uint64_t heapBytes = 0, heapMaxBytes = 0, ringSlots = 0, epochStart = 0;
+  int timeoutMs = 0, initTimeoutMs = 0, teardownTimeoutMs = 0;
+  uint32_t agents = 0;  // an operation may occupy
+
+  // Lines name=value that must be the same on all ranks.
+  std::string agreed() const;
+};
+
+// Throws mkErrorInvalidArgument or mkErrorNotSupported, naming the field or parameter, its value and what is legal.
+Settings makeSettings(const mkConfig_t& config);
+
+}  // namespace mk
