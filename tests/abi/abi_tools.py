@@ -42,10 +42,11 @@ def has_debug_info(library):
 
 
 def write_abi(library, include, out):
-    """Describes the library's interface, as far as the public headers show it, in a file free of machine paths."""
+    """Describes the library's interface, as far as the public headers show it, in a file free of machine paths and of
+    the library's insides."""
     # Not --no-show-locs: a type without a place is taken for a private one, and its changes are no longer seen.
-    done = run(["abidw", "--headers-dir", include, "--no-corpus-path", "--no-comp-dir-path", "--short-locs",
-                "--out-file", out, library])
+    done = run(["abidw", "--headers-dir", include, "--drop-private-types", "--exported-interfaces-only", "--no-corpus-path",
+                "--no-comp-dir-path", "--short-locs", "--out-file", out, library])
     if done.returncode != 0:
         sys.exit(f"abidw failed on {library}: {done.stderr}")
 
@@ -54,6 +55,6 @@ def abi_differences(baseline, library, include):
     """'' if every program linked against the baseline works with the library, else what differs."""
     if not has_debug_info(library):
         return f"{library} has no .debug_info: there is nothing to compare"
-    done = run(["abidiff", "--no-added-syms", "--headers-dir2", include, baseline, library])
+    done = run(["abidiff", "--no-added-syms", "--exported-interfaces-only", "--headers-dir2", include, baseline, library])
     # The exit status holds bits; only removals set the one called incompatible, so any of them counts.
     return "" if done.returncode == 0 else f"abidiff says {done.returncode}:\n{done.stdout}{done.stderr}"
