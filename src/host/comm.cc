@@ -370,8 +370,9 @@ void Comm::destroy() {
     fail(mkErrorTimeout, "an operation has not left within %d ms; its memory stays allocated",
          settings_.teardownTimeoutMs);
   }
-  awaitNetwork(settings_.teardownTimeoutMs);
-  leave();
+  // In order: peers let go first, while this rank still takes what they send at the end of their last operation.  After a
+  // failure: this rank stops sending first.
+  leave(asyncError() == mkSuccess && awaitNetwork(settings_.teardownTimeoutMs));
 }
 
 void Comm::abort() {
@@ -381,17 +382,19 @@ void Comm::abort() {
     fail(mkErrorTimeout, "an operation has not left within %d ms; its memory stays allocated",
          settings_.teardownTimeoutMs);
   }
-  leave();
+  leave(false);
 }
 
-void Comm::leave() {
-  // From here on nothing is written to peers; they may write to us until they let go.
-  if (proxy_ != nullptr) proxy_->stop();
-  {
+void Comm::leave(bool inOrder) {
+  // Either way nothing of this rank's is being written to peers from here on; they may write here until they let go.
+  const auto stop = [this] {
+    if (proxy_ != nullptr) proxy_->stop();
     const std::lock_guard lock(mutex_);
     stopped_ = true;
-  }
+  };
+  if (!inOrder) stop();
   const std::vector<int> holding = bootstrap_->depart(settings_.teardownTimeoutMs);
+  stop();
   if (holding.empty()) return;
   std::string names;
   for (const int r : holding) names += (names.empty() ? "" : ", ") + rankName(r);

@@ -102,7 +102,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
   void onLeaving(int rank);
   void onNetworkFailure(int node, const std::string& text);
   std::string argumentText(uint32_t hash);
-  void leave();
+  void leave(bool inOrder);
   int rankAt(int32_t node, int32_t local) const;
   std::string rankName(int rank) const;
 

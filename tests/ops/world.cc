@@ -1,0 +1,295 @@
+#include "ops/world.h"
+
+#include <Eigen/Core>
+#include <cmath>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <limits>
+#include <random>
+#include <thread>
+
+namespace test {
+
+namespace {
+
+constexpr size_t kGuard = 256;  // bytes before and after C
+constexpr char kGuardByte = 0x5a;
+
+size_t sizeOf(mkDataType_t t) { return t == mkFloat32 ? 4 : 2; }
+
+void put(mkDataType_t t, char* to, float value) {
+  if (t == mkFloat32) {
+    std::memcpy(to, &value, 4);
+  } else if (t == mkFloat16) {
+    const Eigen::half h(value);
+    std::memcpy(to, &h, 2);
+  } else {
+    const Eigen::bfloat16 b(value);
+    std::memcpy(to, &b, 2);
+  }
+}
+float get(mkDataType_t t, const char* from) {
+  if (t == mkFloat32) {
+    float f;
+    std::memcpy(&f, from, 4);
+    return f;
+  }
+  if (t == mkFloat16) {
+    Eigen::half h;
+    std::memcpy(&h, from, 2);
+    return static_cast<float>(h);
+  }
+  Eigen::bfloat16 b;
+  std::memcpy(&b, from, 2);
+  return static_cast<float>(b);
+}
+
+// Element (row, col) of a matrix known by (seed, which, rank): the same wherever it is computed.
+float element(mkDataType_t t, uint64_t seed, uint64_t which, uint64_t rank, uint64_t row, uint64_t col) {
+  uint64_t x = seed * 0x9e3779b97f4a7c15u + which * 0xbf58476d1ce4e5b9u + rank * 0x94d049bb133111ebu +
+               row * 0x2545f4914f6cdd1du + col;
+  x ^= x >> 30;
+  x *= 0xbf58476d1ce4e5b9u;
+  x ^= x >> 27;
+  x *= 0x94d049bb133111ebu;
+  x ^= x >> 31;
+  const float uniform = static_cast<float>(static_cast<double>(x >> 11) / 9007199254740992.0 * 2 - 1);
+  char rounded[4];
+  put(t, rounded, uniform);
+  return get(t, rounded);
+}
+
+// K of a rank: as even as multiples of 8 allow.
+int64_t share(int64_t k, int ranks, int rank) {
+  const int64_t units = k / 8;
+  return (units / ranks + (rank < units % ranks ? 1 : 0)) * 8;
+}
+
+mkTensor_t matrix(const void* data, mkDataType_t t, int64_t rows, int64_t cols, int64_t stride) {
+  mkTensor_t x = {};
+  x.data = const_cast<void*>(data);
+  x.dtype = static_cast<uint32_t>(t);
+  x.ndim = 2;
+  x.dims[0] = rows;
+  x.dims[1] = cols;
+  if (stride != cols) {
+    x.strides[0] = stride;
+    x.strides[1] = 1;
+  }
+  return x;
+}
+
+}  // namespace
+
+void expect(mkResult_t result, const char* what, mkComm_t comm, mkResult_t expected) {
+  if (result == expected) return;
+  std::string text = std::string(what) + ": " + mkGetErrorString(result) + ": " + mkGetLastError(nullptr);
+  if (comm != nullptr) text += std::string(" / ") + mkGetLastError(comm);
+  throw text;
+}
+
+std::vector<std::string> runWorld(const World& world, const std::function<void(mkComm_t, int)>& body,
+                                  const std::function<void(mkConfig_t&, int)>& configure) {
+  mkUniqueId_t id;
+  if (mkGetUniqueId(&id) != mkSuccess) return {mkGetLastError(nullptr)};
+  std::vector<std::string> errors(static_cast<size_t>(world.ranks()));
+  std::vector<std::thread> threads;
+  for (int r = 0; r < world.ranks(); ++r) {
+    threads.emplace_back([&, r] {
+      mkComm_t comm = nullptr;
+      try {
+        const std::string host = "test-node-" + std::to_string(r / world.locals);
+        mkConfig_t config;
+        MK_INIT(&config, MK_ID_CONFIG);
+        config.hostId = host.c_str();
+        config.initTimeoutMs = 60000;
+        if (configure) configure(config, r);
+        expect(mkCommInitRankConfig(&comm, world.ranks(), id, r, &config), "init");
+        body(comm, r);
+        expect(mkCommDestroy(comm), "destroy");
+      } catch (const std::string& text) {
+        errors[static_cast<size_t>(r)] = "rank " + std::to_string(r) + ": " + text;
+        if (comm != nullptr) mkCommAbort(comm);
+      }
+    });
+  }
+  for (auto& t : threads) t.join();
+  std::erase_if(errors, [](const std::string& e) { return e.empty(); });
+  return errors;
+}
+
+std::string Case::text() const {
+  return std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k) + (in == mkFloat16 ? " fp16" : " bf16") +
+         (out == mkFloat32 ? " out fp32" : "") + (wireF32 ? " wire fp32" : "") + (transposed ? " NK" : "") +
+         (window ? " window" : "") + (bias ? " bias" : "") + " alpha " + std::to_string(alpha) + " beta " +
+         std::to_string(beta);
+}
+
+Operands::Operands(const Case& c, const World& world, int rank, mkComm_t comm)
+    : case_(c), world_(world), rank_(rank), comm_(comm), kLocal_(share(c.k, world.ranks(), rank)) {
+  const size_t in = sizeOf(c.in), out = sizeOf(c.out);
+  a_.resize(static_cast<size_t>(c.m * (kLocal_ + c.padding)) * in + 16);
+  b_.resize(static_cast<size_t>(c.transposed ? c.n * (kLocal_ + c.padding) : kLocal_ * (c.n + c.padding)) * in + 16);
+  bias_.resize(static_cast<size_t>(c.n) * out + 16);
+  cBytes_ = static_cast<size_t>(c.m * (c.n + c.padding)) * out;
+  if (c.window) {
+    expect(mkMemAlloc(&windowMemory_, cBytes_ + 2 * kGuard), "mkMemAlloc");
+    c_ = static_cast<char*>(windowMemory_) + kGuard;
+    expect(mkCommWindowRegister(comm, windowMemory_, cBytes_ + 2 * kGuard, &window_), "register", comm);
+  } else {
+    cOwned_.resize(cBytes_ + 2 * kGuard + 64);
+    c_ = cOwned_.data() + kGuard;
+    c_ += (16 - reinterpret_cast<uintptr_t>(c_) % 16) % 16;
+  }
+  tune_ = c.tune;
+  tune_.structSize = sizeof(tune_);
+  tune_.structId = MK_ID_TUNE;
+  refill(c.seed);
+}
+
+Operands::~Operands() {
+  if (window_ != nullptr) mkCommWindowDeregister(comm_, window_);
+  if (windowMemory_ != nullptr) mkMemFree(windowMemory_);
+}
+
+void Operands::refill(uint64_t seed) {
+  case_.seed = seed;
+  const size_t in = sizeOf(case_.in), out = sizeOf(case_.out);
+  const auto r = static_cast<uint64_t>(rank_);
+  for (int64_t i = 0; i < case_.m; ++i)
+    for (int64_t k = 0; k < kLocal_; ++k)
+      put(case_.in, &a_[static_cast<size_t>(i * (kLocal_ + case_.padding) + k) * in],
+          element(case_.in, seed, 1, r, uint64_t(i), uint64_t(k)));
+  for (int64_t k = 0; k < kLocal_; ++k)
+    for (int64_t j = 0; j < case_.n; ++j) {
+      const int64_t at = case_.transposed ? j * (kLocal_ + case_.padding) + k : k * (case_.n + case_.padding) + j;
+      put(case_.in, &b_[static_cast<size_t>(at) * in], element(case_.in, seed, 2, r, uint64_t(k), uint64_t(j)));
+    }
+  for (int64_t j = 0; j < case_.n; ++j)
+    put(case_.out, &bias_[static_cast<size_t>(j) * out], element(case_.out, seed, 3, 0, 0, uint64_t(j)));
+  std::memset(c_ - kGuard, kGuardByte, kGuard);
+  std::memset(c_ + cBytes_, kGuardByte, case_.window ? kGuard : kGuard / 2);
+  for (int64_t i = 0; i < case_.m; ++i) {
+    for (int64_t j = 0; j < case_.n + case_.padding; ++j) {
+      char* at = c_ + static_cast<size_t>(i * (case_.n + case_.padding) + j) * out;
+      if (j >= case_.n) {
+        std::memset(at, kGuardByte, out);
+      } else {
+        put(case_.out, at,
+            case_.beta != 0 ? element(case_.out, seed, 4, 0, uint64_t(i), uint64_t(j))
+                            : std::numeric_limits<float>::quiet_NaN());
+      }
+    }
+  }
+}
+
+mkGemmAllReduceArgs_t Operands::args() const {
+  mkGemmAllReduceArgs_t x;
+  MK_INIT(&x, MK_ID_GEMM_ALL_REDUCE_ARGS);
+  x.a = matrix(a_.data(), case_.in, case_.m, kLocal_, kLocal_ + case_.padding);
+  x.b = case_.transposed ? matrix(b_.data(), case_.in, case_.n, kLocal_, kLocal_ + case_.padding)
+                         : matrix(b_.data(), case_.in, kLocal_, case_.n, case_.n + case_.padding);
+  x.c = matrix(c_, case_.out, case_.m, case_.n, case_.n + case_.padding);
+  if (case_.window) {
+    x.c.data = nullptr;
+    x.c.window = window_;
+    x.c.offset = kGuard;
+  }
+  if (case_.bias) {
+    x.bias.data = const_cast<char*>(bias_.data());
+    x.bias.dtype = static_cast<uint32_t>(case_.out);
+    x.bias.ndim = 1;
+    x.bias.dims[0] = case_.n;
+  }
+  x.alpha = &case_.alpha;
+  x.beta = &case_.beta;
+  x.bLayout = case_.transposed ? MK_LAYOUT_NK : MK_LAYOUT_KN;
+  if (case_.wireF32) x.wireDtypePlus1 = 1 + mkFloat32;
+  x.tune = &tune_;
+  return x;
+}
+
+void Operands::check() const {
+  const size_t out = sizeOf(case_.out);
+  for (size_t i = 0; i < kGuard; ++i)
+    if (c_[static_cast<std::ptrdiff_t>(i) - static_cast<std::ptrdiff_t>(kGuard)] != kGuardByte)
+      throw std::string("written before C");
+  for (size_t i = 0; i < (case_.window ? kGuard : kGuard / 2); ++i)
+    if (c_[cBytes_ + i] != kGuardByte) throw std::string("written behind C");
+  using Mat = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+  Mat sum = Mat::Zero(case_.m, case_.n), magnitude = Mat::Zero(case_.m, case_.n);
+  for (int r = 0; r < world_.ranks(); ++r) {
+    const int64_t k = share(case_.k, world_.ranks(), r);
+    Mat a(case_.m, k), b(k, case_.n);
+    for (int64_t i = 0; i < case_.m; ++i)
+      for (int64_t d = 0; d < k; ++d) a(i, d) = element(case_.in, case_.seed, 1, uint64_t(r), uint64_t(i), uint64_t(d));
+    for (int64_t d = 0; d < k; ++d)
+      for (int64_t j = 0; j < case_.n; ++j)
+        b(d, j) = element(case_.in, case_.seed, 2, uint64_t(r), uint64_t(d), uint64_t(j));
+    sum += a * b;
+    magnitude += a.cwiseAbs() * b.cwiseAbs();
+  }
+  // Unit round-off of what travels and of the result.  Partials are rounded once, then node sums, then the result; the bound
+  // for an element follows from the magnitudes, with a little room for fp32 accumulation.
+  const double wire = case_.wireF32 || case_.out == mkFloat32 ? 0x1p-24 : case_.out == mkFloat16 ? 0x1p-11 : 0x1p-8;
+  const double last = case_.out == mkFloat32 ? 0x1p-24 : case_.out == mkFloat16 ? 0x1p-11 : 0x1p-8;
+  double errorNorm = 0, refNorm = 0;
+  for (int64_t i = 0; i < case_.m; ++i) {
+    for (int64_t j = 0; j < case_.n + case_.padding; ++j) {
+      const char* at = c_ + static_cast<size_t>(i * (case_.n + case_.padding) + j) * out;
+      if (j >= case_.n) {
+        for (size_t byte = 0; byte < out; ++byte)
+          if (at[byte] != kGuardByte) throw std::string("written into the padding of C");
+        continue;
+      }
+      double ref = case_.alpha * sum(i, j);
+      if (case_.beta != 0)
+        ref += static_cast<double>(case_.beta) * element(case_.out, case_.seed, 4, 0, uint64_t(i), uint64_t(j));
+      if (case_.bias) ref += element(case_.out, case_.seed, 3, 0, 0, uint64_t(j));
+      const double value = get(case_.out, at);
+      const double bound =
+          std::abs(case_.alpha) * magnitude(i, j) * (2 * wire + 0x1p-20) + std::abs(ref) * last * 1.01 + 1e-6;
+      const double error = std::abs(value - ref);
+      if (!(error <= bound))
+        throw "C(" + std::to_string(i) + ", " + std::to_string(j) + ") is " + std::to_string(value) + ", should be " +
+            std::to_string(ref) + " within " + std::to_string(bound) + " (" + case_.text() + ")";
+      errorNorm += error * error;
+      refNorm += ref * ref;
+    }
+  }
+  // Relative error of the whole: zeros or a missing rank give about 1 and 1/W.
+  const double relative = refNorm > 0 ? std::sqrt(errorNorm / refNorm) : 0;
+  if (!(relative <= 3 * std::max(wire, last)))
+    throw "relative error " + std::to_string(relative) + " (" + case_.text() + ")";
+}
+
+std::vector<uint16_t> Operands::outputBits() const {
+  std::vector<uint16_t> bits;
+  const size_t out = sizeOf(case_.out);
+  for (int64_t i = 0; i < case_.m; ++i) {
+    const char* row = c_ + static_cast<size_t>(i * (case_.n + case_.padding)) * out;
+    for (size_t byte = 0; byte < static_cast<size_t>(case_.n) * out; byte += 2) {
+      uint16_t word;
+      std::memcpy(&word, row + byte, 2);
+      bits.push_back(word);
+    }
+  }
+  return bits;
+}
+
+void runCase(const Case& c, const World& world, int rank, mkComm_t comm, mkStream_t stream) {
+  Operands o(c, world, rank, comm);
+  const mkGemmAllReduceArgs_t args = o.args();
+  size_t bytes = 0;
+  expect(mkOpWorkspaceSize(comm, MK_OP_GEMM_ALL_REDUCE, &args, &bytes), "workspace");
+  expect(mkCommReserve(comm, bytes), "reserve", comm);
+  expect(mkGemmAllReduce(comm, &args, stream), "mkGemmAllReduce", comm);
+  expect(mkCpuStreamSynchronize(stream), "synchronize");
+  mkResult_t async = mkSuccess;
+  expect(mkCommGetAsyncError(comm, &async), "async");
+  expect(async, "asynchronous error", comm);
+  o.check();
+}
+
+}  // namespace test

@@ -1,0 +1,84 @@
+// Worlds of ranks that are threads of this process, and GEMM+AllReduce cases with a reference in fp64.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <string>
+#include <vector>
+
+#include "mkernel.h"
+
+namespace test {
+
+struct World {
+  int nodes = 1, locals = 1;
+  int ranks() const { return nodes * locals; }
+};
+
+// Runs body(comm, rank) on every rank of a new communicator, each in a thread, and destroys it.  Returns what went wrong, one
+// line per rank that failed; body throws std::string, or returns normally.
+std::vector<std::string> runWorld(const World& world, const std::function<void(mkComm_t, int)>& body,
+                                  const std::function<void(mkConfig_t&, int)>& configure = {});
+
+// Throws std::string unless the result is `expected`.
+void expect(mkResult_t result, const char* what, mkComm_t comm = nullptr, mkResult_t expected = mkSuccess);
+
+struct Case {
+  int64_t m = 64, n = 64, k = 64;  // k: over all ranks
+  mkDataType_t in = mkBfloat16, out = mkBfloat16;
+  bool wireF32 = false, transposed = false, window = false, bias = false;
+  float alpha = 1, beta = 0;
+  mkTune_t tune = {};  // zero: automatic
+  uint64_t seed = 1;
+  int64_t padding = 0;  // extra elements per row of A, B and C
+  std::string text() const;
+};
+
+// One rank's buffers of a case.  Inputs depend on (seed, rank) only.
+class Operands {
+ public:
+  Operands(const Case& c, const World& world, int rank, mkComm_t comm);
+  ~Operands();
+  Operands(const Operands&) = delete;
+  Operands& operator=(const Operands&) = delete;
+
+  mkGemmAllReduceArgs_t args() const;
+  void refill(uint64_t seed);  // other inputs; C poisoned again
+  // Compares C with the reference; throws std::string.  Checks that padding and guards are untouched.
+  void check() const;
+  std::vector<uint16_t> outputBits() const;  // for bit-identity between ranks; fp32 as pairs
+  void* c() const { return c_; }
+
+ private:
+  Case case_;
+  World world_;
+  int rank_;
+  mkComm_t comm_;
+  int64_t kLocal_ = 0;
+  std::vector<char> a_, b_, bias_, cOwned_;
+  char* c_ = nullptr;
+  size_t cBytes_ = 0;
+  mkWindow_t window_ = nullptr;
+  void* windowMemory_ = nullptr;
+  mkTune_t tune_ = {};
+};
+
+// Reserves what the case needs and runs it once, checked.
+void runCase(const Case& c, const World& world, int rank, mkComm_t comm, mkStream_t stream = nullptr);
+
+// All ranks' bits are equal; throws std::string.  Called by all ranks with a shared place per rank.
+class BitCompare {
+ public:
+  explicit BitCompare(int ranks) : bits_(static_cast<size_t>(ranks)) {}
+  void put(int rank, std::vector<uint16_t> bits) { bits_[static_cast<size_t>(rank)] = std::move(bits); }
+  bool equal() const {
+    for (const auto& b : bits_)
+      if (b != bits_[0]) return false;
+    return true;
+  }
+
+ private:
+  std::vector<std::vector<uint16_t>> bits_;
+};
+
+}  // namespace test
