@@ -30,7 +30,12 @@ mkResult_t mkGemmAllReduce(mkComm_t comm, const mkGemmAllReduceArgs_t* args, mkS
   return guarded("mkGemmAllReduce", [&] {
     const std::shared_ptr<Comm> c = Comm::find(comm);
     c->throwIfFailed();
-    launchGemmAr(*c, prepare(*c, args), stream);
+    try {
+      launchGemmAr(*c, prepare(*c, args), stream);
+    } catch (const Error& e) {
+      if (c->asyncError() == mkSuccess) c->noteRejected("mkGemmAllReduce", e.what());
+      throw;
+    }
   });
 }
 

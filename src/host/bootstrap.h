@@ -39,7 +39,16 @@ struct PeerInfo {
 
 // Why an operation failed on one rank, as its agents recorded it.
 struct FailureReport {
-  enum Kind : uint32_t { timeout = 1, mismatch = 2, transport = 3, protocol = 4 };
+  enum Kind : uint32_t {
+    timeout = 1,
+    mismatch = 2,
+    transport = 3,
+    protocol = 4,
+    // No failures by themselves, but of the two together the hub makes one: this rank refused the arguments of its
+    // operation `epoch` (empty text: it has launched it after all); this rank waits for others to enter `epoch`.
+    rejected = 5,
+    waiting = 6
+  };
   uint32_t kind = timeout;
   uint32_t stageOrder = 0;   // position of the awaited stage in the operation; the earliest one reported decides
   int32_t missingRank = -1;  // whom the rank waited for, or who differs; -1 unknown
@@ -54,7 +63,8 @@ struct BootstrapEvents {
   // The communicator has failed or was revoked: the same code and text on every rank (but for the revoking one, which gets
   // nothing).  At most once.
   std::function<void(mkResult_t code, const std::string& text)> onVerdict;
-  // `rank` wants its memory back: call Bootstrap::letGo(rank) once nothing here writes to it any more.
+  // `rank` wants its memory back: call Bootstrap::letGo(rank) once nothing here writes to it any more.  Without this event
+  // that is at once.
   std::function<void(int rank)> onLeaving;
   // Text of this rank's arguments with this hash, for a verdict on differing arguments.
   std::function<std::string(uint32_t argumentHash, uint64_t epoch)> argumentText;

@@ -21,6 +21,8 @@ using protocol::OwnLayout;
 
 // How long a broken connection waits for the bootstrap to say who died.
 constexpr uint64_t kNetworkGraceNs = 700'000'000;
+// How long a launch waits for others to enter before the hub is asked whether one of them has refused.
+constexpr uint64_t kWaitingNs = 1'000'000'000;
 // How long a rank that has failed on its own waits for the verdict that all ranks share.
 constexpr int kVerdictMs = 6000;
 constexpr size_t kArgumentTexts = 64;
@@ -33,6 +35,14 @@ std::map<mkComm_t, std::shared_ptr<Comm>>& handles() {
   static auto* h = new std::map<mkComm_t, std::shared_ptr<Comm>>;  // outlives static destruction
   return *h;
 }
+FailureReport rejection(uint64_t epoch, const std::string& text) {
+  FailureReport report;
+  report.kind = FailureReport::rejected;
+  report.epoch = epoch;
+  report.text = text;
+  return report;
+}
+
 // What could not be freed because a peer may still write to it.
 void keepForEver(std::shared_ptr<void> what) {
   static auto* kept = new std::vector<std::shared_ptr<void>>;
@@ -132,8 +142,9 @@ void Comm::setError(mkResult_t code, const std::string& text) {
       MK_INFO(launch, "%s: %s", mkGetErrorString(code), text.c_str());
     }
   }
-  // Agents leave; also those of launches to come.  Before the private memory exists there are none.
-  if (memory_.own != nullptr) memory_.ownWord(OwnLayout::revoked).store(1, std::memory_order_release);
+  // Agents leave; also those of launches to come.  While the communicator is being set up there are none.
+  if (control_.load(std::memory_order_acquire) != nullptr)
+    memory_.ownWord(OwnLayout::revoked).store(1, std::memory_order_release);
   changed_.notify_all();
 }
 
@@ -141,6 +152,7 @@ void Comm::setError(mkResult_t code, const std::string& text) {
 
 void Comm::launch(Operation operation, mkStream_t stream) {
   std::shared_ptr<emu::Stream> queue;
+  bool retracted = false;
   if (stream != nullptr) {
     queue = emu::findStream(stream);
     if (queue == nullptr)
@@ -168,7 +180,9 @@ void Comm::launch(Operation operation, mkStream_t stream) {
     }
     ++pending_;
     pendingStream_ = stream;
+    retracted = rejected_ == ++launched_;
   }
+  if (retracted) bootstrap_->report(rejection(settings_.epochStart + launched_, {}));
   if (queue == nullptr) {
     runLaunch(operation);
     finishLaunch();
@@ -182,6 +196,18 @@ void Comm::launch(Operation operation, mkStream_t stream) {
   });
 }
 
+void Comm::noteRejected(const char* operation, const std::string& text) {
+  if (nranks_ == 1) return;
+  uint64_t epoch = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_ != mkSuccess || departed_ >= 0) return;
+    rejected_ = launched_ + 1;
+    epoch = settings_.epochStart + rejected_;
+  }
+  bootstrap_->report(rejection(epoch, format("%s: %s", operation, text.c_str())));
+}
+
 void Comm::finishLaunch() {
   {
     const std::lock_guard lock(mutex_);
@@ -192,12 +218,21 @@ void Comm::finishLaunch() {
 
 void Comm::runLaunch(const Operation& operation) {
   if (asyncError() != mkSuccess) return;
+  {
+    const std::lock_guard lock(mutex_);
+    runningSince_ = emu::nowNs();
+    runningText_ = operation.text;
+  }
   FailRecord record;
   try {
     record = operation.run(*this);
   } catch (const std::exception& e) {
     record.kind = FailRecord::internal;
     MK_WARN(launch, "%s: %s", operation.name, e.what());
+  }
+  {
+    const std::lock_guard lock(mutex_);
+    runningSince_ = 0;
   }
   if (record.kind != FailRecord::none) reportRecord(operation, record);
 }
@@ -284,7 +319,7 @@ bool Comm::networkSettled() const {
 void Comm::tick() {
   Bootstrap* bootstrap = control_.load(std::memory_order_acquire);
   if (bootstrap == nullptr) return;
-  FailureReport report;
+  FailureReport report, waiting;
   std::vector<int> free;
   bool stopProxy = false;
   std::string late;
@@ -297,6 +332,15 @@ void Comm::tick() {
           networkFailureNode_ >= 0 ? rankAt(networkFailureNode_, static_cast<int32_t>(memory_.place.local)) : -1;
       report.text = std::exchange(networkFailure_, {});
     }
+    // No deadline while ranks have not entered, but one that has refused its arguments will not come.
+    const uint64_t running = memory_.ownWord(OwnLayout::enteredNewest).load(std::memory_order_acquire);
+    if (runningSince_ != 0 && now - runningSince_ > kWaitingNs && error_ == mkSuccess && waitingNoted_ < running &&
+        memory_.ownWord(OwnLayout::allEntered).load(std::memory_order_acquire) < running) {
+      waitingNoted_ = running;
+      waiting.kind = FailureReport::waiting;
+      waiting.epoch = running;
+      waiting.text = runningText_;
+    }
     // A launch that the departed rank took part in ends by itself within moments; one that it will never enter does not.
     if (departed_ >= 0 && error_ == mkSuccess && pending_ > 0 &&
         now - departedAt_ > static_cast<uint64_t>(settings_.teardownTimeoutMs) * 1'000'000u)
@@ -304,6 +348,7 @@ void Comm::tick() {
     stopProxy = error_ != mkSuccess && pending_ == 0 && !stopped_;
   }
   if (!report.text.empty()) bootstrap->report(report);
+  if (!waiting.text.empty()) bootstrap->report(waiting);
   if (!late.empty()) setError(mkErrorRemote, late);
   if (stopProxy) {
     if (proxy_ != nullptr) proxy_->stop();

@@ -80,6 +80,8 @@ class Comm : public std::enable_shared_from_this<Comm> {
   };
   // In stream order.  With the NULL stream it runs here, and throws if it fails.
   void launch(Operation operation, mkStream_t stream);
+  // This rank refused the arguments of what would have been its next operation: if others wait for it there, all get an error.
+  void noteRejected(const char* operation, const std::string& text);
 
  private:
   Comm(int nranks, int rank, const Settings& settings);
@@ -132,6 +134,11 @@ class Comm : public std::enable_shared_from_this<Comm> {
   std::string errorText_;
   uint32_t pending_ = 0;  // launches not finished
   mkStream_t pendingStream_ = nullptr;
+  uint64_t launched_ = 0;      // operations put on a stream; the epoch of the next is one more
+  uint64_t rejected_ = 0;      // epoch of the newest operation refused here and not launched since
+  uint64_t runningSince_ = 0;  // clock when the running launch began; 0: none
+  std::string runningText_;
+  uint64_t waitingNoted_ = 0;  // newest epoch for which the hub knows that this rank waits for others to enter
   std::map<uint32_t, std::string> arguments_;  // of recent launches, by hash
   std::vector<uint32_t> argumentOrder_;
   std::vector<int> leaving_;  // ranks that wait for us to let go
@@ -144,7 +151,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
 
   std::vector<uint64_t> processes_;           // processToken() of every rank
   std::unique_ptr<Bootstrap> bootstrap_;      // last: its thread calls back
-  std::atomic<Bootstrap*> control_{nullptr};  // the same, for that thread, once join() has returned
+  std::atomic<Bootstrap*> control_{nullptr};  // the same, for that thread, once setUp() is through
 };
 
 }  // namespace mk

@@ -67,7 +67,6 @@ void Comm::setUp(const mkUniqueId_t& id) {
   events.argumentText = [this](uint32_t hash, uint64_t) { return argumentText(hash); };
   events.onTick = [this] { tick(); };
   bootstrap_ = Bootstrap::join(id, identity, settings_.initTimeoutMs, std::move(events));
-  control_.store(bootstrap_.get(), std::memory_order_release);
 
   const PeerInfo& me = bootstrap_->peers()[static_cast<size_t>(rank_)];
   sched::Place place;
@@ -113,6 +112,8 @@ void Comm::setUp(const mkUniqueId_t& id) {
     together("proxy",
              [&] { proxy_->start([this](int node, const std::string& text) { onNetworkFailure(node, text); }); });
   }
+  // The bootstrap's thread looks at the rest of this object from here on.
+  control_.store(bootstrap_.get(), std::memory_order_release);
   MK_INFO(init, "rank %d of %d: node %u of %u, local rank %u of %u, platform %s, transport %s", rank_, nranks_,
           place.node, place.nodes, place.local, place.locals, settings_.platform.c_str(),
           transportName_.empty() ? "none" : transportName_.c_str());

@@ -31,6 +31,12 @@ void HubFailure::report(int rank, FailureReport r) {
       // Explains the timeouts that may have been reported before it.
       if (!mismatch_.has_value()) startMismatch(rank, std::move(r));
       return;
+    case FailureReport::rejected:
+      rejected_.insert_or_assign(rank, std::move(r));
+      return compareRejected();
+    case FailureReport::waiting:
+      waiting_.insert_or_assign(rank, std::move(r));
+      return compareRejected();
     default:
       break;
   }
@@ -83,6 +89,20 @@ void HubFailure::finishMismatch(TimePoint now) {
   }
   if (!m.report.text.empty()) text += "; " + m.report.text;
   verdict_(mkErrorInvalidUsage, text);
+}
+
+// A rank that refuses its arguments gets its error at once and may go on; but if others wait for it in that very operation,
+// they would wait for ever.
+void HubFailure::compareRejected() {
+  for (const auto& [refuser, refused] : rejected_) {
+    if (refused.text.empty()) continue;
+    for (const auto& [waiter, waits] : waiting_) {
+      if (waits.epoch != refused.epoch || waiter == refuser) continue;
+      verdict_(mkErrorInvalidUsage, line_->name(refuser) + " refused its arguments: " + refused.text + "; " +
+                                        line_->name(waiter) + " waits for it in " + waits.text);
+      return;
+    }
+  }
 }
 
 void HubFailure::finishTimeout() {

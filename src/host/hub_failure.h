@@ -4,6 +4,7 @@
 
 #include <array>
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <vector>
@@ -41,6 +42,7 @@ class HubFailure {
   void startMismatch(int rank, FailureReport report);
   void finishMismatch(TimePoint now);
   void finishTimeout();
+  void compareRejected();
 
   RankLine* const line_;
   const Verdict verdict_;
@@ -48,6 +50,7 @@ class HubFailure {
   std::vector<RankReport> timeouts_;
   TimePoint firstTimeout_, graceEnd_ = TimePoint::max();
   std::optional<Mismatch> mismatch_;
+  std::map<int, FailureReport> rejected_, waiting_;  // newest of each rank
 };
 
 }  // namespace mk

@@ -167,7 +167,7 @@ bool decode(std::span<const uint8_t> body, FailureReport* report) {
   report->argumentHash = r.u32();
   report->missingHash = r.u32();
   report->text = r.text(maxReportBytes);
-  return r.atEnd() && report->kind >= FailureReport::timeout && report->kind <= FailureReport::protocol;
+  return r.atEnd() && report->kind >= FailureReport::timeout && report->kind <= FailureReport::waiting;
 }
 
 FrameBytes encodeRank(Message type, int rank) { return WireWriter(type).i32(rank).done(); }
