@@ -26,14 +26,14 @@ const Size kSizes[] = {{524289, 8192}, {262144, 262144}, {1ull << 20, 1ull << 20
 
 TEST_CASE("large results: number and place of tiles at the ends and in between") {
   for (const Size size : kSizes) {
-    for (uint32_t groupRows : {1u, 8u}) {
-      const TileGrid g{size.m, size.n, 64, 64, groupRows};
-      const uint64_t rows = (size.m + 63) / 64, cols = (size.n + 63) / 64;
+    // Small tiles, of which there are up to 2^36, and usual ones.
+    for (const TileGrid g : {TileGrid{size.m, size.n, 1, 16, 1}, TileGrid{size.m, size.n, 64, 64, 8}}) {
+      const uint64_t rows = (size.m + g.tileM - 1) / g.tileM, cols = (size.n + g.tileN - 1) / g.tileN;
       REQUIRE(g.count() == rows * cols);
       for (uint64_t k = 0; k <= 1000; ++k) {
         const uint64_t i = std::min(g.count() - 1, g.count() / 1000 * k + k);
         const Tile t = g.tile(i);
-        MUST(g.index(t.row / 64, t.col / 64) == i, describe(g) << ", tile " << i);
+        MUST(g.index(t.row / g.tileM, t.col / g.tileN) == i, describe(g) << ", tile " << i);
         MUST(t.row < size.m && t.col < size.n, describe(g) << ", tile " << i);
         MUST(t.row + t.rows <= size.m && t.col + t.cols <= size.n, describe(g) << ", tile " << i);
         MUST(g.elementsBelow(i + 1) - g.elementsBelow(i) == g.elements(i), describe(g) << ", tile " << i);
@@ -132,7 +132,8 @@ TEST_CASE("large results: offsets in a bank") {
 TEST_CASE("large results: owners, positions and their inverses") {
   for (const Size size : kSizes) {
     for (const World world : {World{1, 8}, World{1, 7}, World{4, 8}}) {
-      const GemmArPlan p = planOf(size.m, size.n, world.place(0));
+      const bool smallTiles = size.m == size.n;
+      const GemmArPlan p = planOf(size.m, size.n, world.place(0), smallTiles ? 1 : 64, smallTiles ? 16 : 64);
       const ChunkMap& map = p.chunks;
       uint64_t chunks = 0, tiles = 0;
       for (uint32_t o = 0; o < world.locals; ++o) {
