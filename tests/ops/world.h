@@ -71,6 +71,7 @@ class BitCompare {
  public:
   explicit BitCompare(int ranks) : bits_(static_cast<size_t>(ranks)) {}
   void put(int rank, std::vector<uint16_t> bits) { bits_[static_cast<size_t>(rank)] = std::move(bits); }
+  bool same(const BitCompare& other) const { return bits_ == other.bits_; }
   bool equal() const {
     for (const auto& b : bits_)
       if (b != bits_[0]) return false;

@@ -1,0 +1,253 @@
+// What goes wrong in libraries of this kind when epochs, banks and flags are not what they should be: wrap-around, stale slots,
+// back-to-back launches with skew, growth between launches, mixed shapes; and what each operation sends, byte for byte.
+#include <barrier>
+#include <chrono>
+#include <cstdlib>
+#include <random>
+#include <thread>
+
+#include "emu/hooks.h"
+#include "host/comm.h"
+#include "ops/world.h"
+#include "support/catch_compat.h"
+
+using test::Case;
+using test::expect;
+using test::Operands;
+using test::World;
+
+namespace {
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string all;
+  for (const auto& l : lines) all += l + "\n";
+  return all;
+}
+
+void requireAll(const World& world, const std::function<void(mkComm_t, int)>& body) {
+  const auto errors = test::runWorld(world, body);
+  INFO(world.nodes << " nodes x " << world.locals << "\n" << joined(errors));
+  REQUIRE(errors.empty());
+}
+
+void reserveFor(mkComm_t comm, const mkGemmAllReduceArgs_t& args) {
+  size_t bytes = 0;
+  expect(mkOpWorkspaceSize(comm, MK_OP_GEMM_ALL_REDUCE, &args, &bytes), "workspace");
+  expect(mkCommReserve(comm, bytes), "reserve", comm);
+}
+
+void launch(mkComm_t comm, const Operands& o, mkStream_t stream = nullptr) {
+  const mkGemmAllReduceArgs_t args = o.args();
+  expect(mkGemmAllReduce(comm, &args, stream), "mkGemmAllReduce", comm);
+}
+
+mkCommInfo_t info(mkComm_t comm) {
+  mkCommInfo_t i;
+  MK_INIT(&i, MK_ID_COMM_INFO);
+  expect(mkCommQuery(comm, &i), "query");
+  return i;
+}
+
+// Sets the epoch of a quiet communicator, as if `target` operations had gone by: this rank's words and what its neighbours
+// have told it.  All ranks must be between two barriers.
+void jumpTo(mkComm_t handle, uint64_t target) {
+  const mk::emu::RankMemory& m = mk::Comm::find(handle)->memory();
+  using mk::protocol::OwnLayout;
+  for (const auto w : {OwnLayout::epoch, OwnLayout::donePublished, OwnLayout::enteredNewest})
+    m.ownWord(w).store(target);
+  const auto set = [&](uint64_t offset) { m.flag(mk::protocol::heap(m.place.local, offset)).store(target); };
+  for (uint32_t l = 0; l < m.place.locals; ++l) {
+    set(m.controlLayout.doneLocal(l));
+    set(m.controlLayout.railEntered(l));
+    // Entered words hold the low half of the last two epochs: every operation overwrites one.
+    for (const uint64_t e : {target - 1, target})
+      m.flag(mk::protocol::heap(m.place.local, m.controlLayout.enteredLocal(uint32_t(e & 1), l)))
+          .store(mk::sched::enteredWord(e, 0));
+  }
+  for (uint32_t n = 0; n < m.place.nodes; ++n)
+    for (uint32_t slot = 0; slot < mk::sched::kControlSlots; ++slot) set(m.controlLayout.arrival(slot, n));
+}
+
+const World kSome[] = {{1, 3}, {2, 2}, {3, 2}};
+
+}  // namespace
+
+TEST_CASE("what is sent is what the formula says, on every rank") {
+  const World world = GENERATE(World{2, 1}, World{2, 4}, World{3, 2}, World{4, 2}, World{5, 1});
+  const uint32_t exchange = GENERATE(0u, MK_EXCHANGE_SWAP, MK_EXCHANGE_HOME);
+  requireAll(world, [&](mkComm_t comm, int rank) {
+    for (const bool fp32 : {false, true}) {
+      Case c{.m = 203, .n = 264, .k = 64, .wireF32 = fp32};
+      c.tune.exchange = exchange;
+      c.tune.chunkTiles = 3;
+      Operands o(c, world, rank, comm);
+      reserveFor(comm, o.args());
+      const mkCommInfo_t before = info(comm);
+      launch(comm, o);
+      o.check();
+      mk::sched::GemmArShape shape;
+      shape.m = uint64_t(c.m);
+      shape.n = uint64_t(c.n);
+      shape.wireBytes = fp32 ? 4 : 2;
+      shape.staged = true;
+      shape.place = mk::Comm::find(comm)->place();
+      mk::sched::GemmArChoice choice;
+      choice.exchange = exchange;
+      choice.chunkTiles = 3;
+      const auto plan = mk::sched::planGemmAr(shape, choice, 8);
+      // The proxy may not have read the last command yet when the operation ends.
+      mkCommInfo_t after = info(comm);
+      for (int i = 0; i < 2000 && after.netMessagesSent - before.netMessagesSent < plan.netMessagesSent(); ++i) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+        after = info(comm);
+      }
+      if (after.netBytesSent - before.netBytesSent != plan.netBytesSent() ||
+          after.netMessagesSent - before.netMessagesSent != plan.netMessagesSent())
+        throw "sent " + std::to_string(after.netBytesSent - before.netBytesSent) + " bytes in " +
+            std::to_string(after.netMessagesSent - before.netMessagesSent) + " messages; the formula says " +
+            std::to_string(plan.netBytesSent()) + " in " + std::to_string(plan.netMessagesSent());
+      if (plan.netBytesSent() == 0) throw std::string("nothing to send: the test tests nothing");
+    }
+  });
+}
+
+TEST_CASE("all ranks hold the same bits, run after run") {
+  const World world = GENERATE(from_range(std::begin(kSome), std::end(kSome)));
+  const bool window = GENERATE(false, true);
+  test::BitCompare first(world.ranks()), second(world.ranks());
+  requireAll(world, [&](mkComm_t comm, int rank) {
+    Operands o({.m = 150, .n = 136, .k = 192, .window = window, .bias = true, .alpha = 0.7f}, world, rank, comm);
+    reserveFor(comm, o.args());
+    launch(comm, o);
+    first.put(rank, o.outputBits());
+    o.refill(9);
+    launch(comm, o);
+    o.refill(1);
+    launch(comm, o);
+    o.check();
+    second.put(rank, o.outputBits());
+  });
+  CHECK(first.equal());
+  CHECK(second.equal());
+  CHECK(first.same(second));
+}
+
+TEST_CASE("a large shape, the epoch advanced far, the large shape again") {
+  const World world = GENERATE(from_range(std::begin(kSome), std::end(kSome)));
+  // Also by a multiple of 2^32 and of 4: stale flags then agree in their low bits with the new epoch.
+  const uint64_t by = GENERATE(uint64_t{4}, uint64_t{1} << 32, (uint64_t{1} << 32) + 2, (uint64_t{5} << 32) - 1);
+  std::barrier sync(world.ranks());
+  requireAll(world, [&](mkComm_t comm, int rank) {
+    Operands large({.m = 330, .n = 264, .k = 64}, world, rank, comm);
+    Operands small({.m = 20, .n = 24, .k = 64}, world, rank, comm);
+    reserveFor(comm, large.args());
+    launch(comm, large);
+    large.check();
+    expect(mkCommFinalize(comm), "finalize", comm);
+    // Notifications that have arrived belong to the old epoch: the proxies must have read them.
+    std::this_thread::sleep_for(std::chrono::milliseconds(30));
+    sync.arrive_and_wait();
+    jumpTo(comm, info(comm).nextEpoch - 1 + by);
+    sync.arrive_and_wait();
+    for (uint64_t seed = 2; seed < 5; ++seed) {
+      small.refill(seed);
+      launch(comm, small);
+      small.check();
+      large.refill(seed);
+      launch(comm, large);
+      large.check();
+    }
+  });
+}
+
+TEST_CASE("back-to-back launches with one slow rank") {
+  const World world = GENERATE(from_range(std::begin(kSome), std::end(kSome)));
+  // Rank 1 is slow at its tiles, so that the others run into the next launches while it still works on the last.
+  mk::emu::hook().store([](int rank, uint64_t epoch, mk::emu::Point point, uint64_t) {
+    if (rank == 1 && point == mk::emu::Point::multiply && epoch % 3 != 0)
+      std::this_thread::sleep_for(std::chrono::microseconds(300));
+  });
+  requireAll(world, [&](mkComm_t comm, int rank) {
+    mkStream_t stream = nullptr;
+    expect(mkCpuStreamCreate(&stream), "stream");
+    {
+      std::vector<std::unique_ptr<Operands>> sets;
+      for (int i = 0; i < 12; ++i) {
+        Case c{.m = 130 - 9 * (i % 3), .n = 72 + 64 * (i % 2), .k = 48, .window = i % 4 == 1};
+        c.seed = uint64_t(i) + 1;
+        sets.push_back(std::make_unique<Operands>(c, world, rank, comm));
+        reserveFor(comm, sets.back()->args());
+      }
+      for (int round = 0; round < 2; ++round) {
+        for (const auto& o : sets) launch(comm, *o, stream);
+        expect(mkCpuStreamSynchronize(stream), "synchronize");
+        mkResult_t async = mkSuccess;
+        expect(mkCommGetAsyncError(comm, &async), "async");
+        expect(async, "asynchronous", comm);
+        for (const auto& o : sets) o->check();
+        for (const auto& o : sets) o->refill(uint64_t(100 + round));
+      }
+    }
+    expect(mkCpuStreamDestroy(stream), "stream");
+  });
+  mk::emu::hook().store(nullptr);
+}
+
+TEST_CASE("the heap grows between launches, and a shape too large for it is refused") {
+  const World world = GENERATE(from_range(std::begin(kSome), std::end(kSome)));
+  requireAll(world, [&](mkComm_t comm, int rank) {
+    Operands small({.m = 64, .n = 64, .k = 32}, world, rank, comm);
+    launch(comm, small);
+    small.check();
+    // Larger than the default reservation.
+    Operands large({.m = 2000, .n = 1600, .k = 8}, world, rank, comm);
+    const mkGemmAllReduceArgs_t args = large.args();
+    expect(mkGemmAllReduce(comm, &args, nullptr), "too large", nullptr, mkErrorNotReserved);
+    const uint64_t before = info(comm).heapBytes;
+    reserveFor(comm, args);
+    if (info(comm).heapBytes <= before) throw std::string("the heap has not grown");
+    expect(mkCommReserve(comm, 1), "reserve less", comm);
+    launch(comm, large);
+    large.check();
+    small.refill(5);
+    launch(comm, small);
+    small.check();
+  });
+}
+
+TEST_CASE("soak: a stream of mixed shapes") {
+  const char* longRun = std::getenv("MKERNEL_TEST_LONG");
+  const int operations = longRun != nullptr ? 10000 : 500;
+  const World world{2, 2};
+  requireAll(world, [&](mkComm_t comm, int rank) {
+    std::mt19937_64 random(7);  // the same choices on every rank
+    const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < operations; ++i) {
+      Case c;
+      c.m = below(4) == 0 ? below(3) : below(140);
+      c.n = 8 * below(22);
+      c.k = 8 * below(12);
+      c.in = below(3) == 0 ? mkFloat16 : mkBfloat16;
+      c.out = below(4) == 0 ? mkFloat32 : c.in;
+      c.wireF32 = below(4) == 0;
+      c.transposed = below(2) == 0;
+      c.window = below(8) == 0 && c.m > 0 && c.n > 0;
+      c.bias = below(3) == 0;
+      c.alpha = below(3) == 0 ? 0.5f : 1.0f;
+      c.beta = below(4) == 0 ? 0.75f : 0.0f;
+      c.padding = 8 * below(2);
+      c.seed = random();
+      c.tune.chunkTiles = static_cast<uint32_t>(below(4));
+      c.tune.exchange = static_cast<uint32_t>(below(3));
+      c.tune.tileM = 16 * static_cast<uint32_t>(below(4));
+      c.tune.receiveAgents = static_cast<uint32_t>(below(3));
+      test::runCase(c, world, rank, comm);
+      if (rank == 0 && (i + 1) % (operations / 10) == 0) {
+        std::printf("soak: %d of %d operations, %.0f s\n", i + 1, operations,
+                    std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count());
+        std::fflush(stdout);
+      }
+    }
+  });
+}
