@@ -9,6 +9,6 @@ namespace mk {
 
 // Text of the communicator's last failure, asynchronous ones included; "" if there was none.  Any thread.  Throws Error if
 // the handle is none.
-std::string commLastError(mkComm_t comm);
+std::string commLastError(mkComm_t handle);
 
 }  // namespace mk
