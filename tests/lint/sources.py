@@ -13,9 +13,12 @@ CLANG_MAJOR = 14
 
 def sources(root, suffixes):
     """Tracked files with these suffixes, relative to the root; without git, all files in the source folders."""
-    listing = subprocess.run(["git", "-C", root, "ls-files", "-z", "--", *FOLDERS], capture_output=True, check=False)
-    if listing.returncode == 0 and listing.stdout:
-        names = [pathlib.Path(name) for name in listing.stdout.decode().split("\0") if name]
+    tracked = b""
+    if shutil.which("git"):
+        command = ["git", "-C", root, "ls-files", "-z", "--", *FOLDERS]
+        tracked = subprocess.run(command, capture_output=True, check=False).stdout
+    if tracked:
+        names = [pathlib.Path(name) for name in tracked.decode().split("\0") if name]
     else:
         names = [p.relative_to(root) for folder in FOLDERS for p in (pathlib.Path(root) / folder).rglob("*")]
     names = sorted(n for n in names if n.suffix in suffixes and (pathlib.Path(root) / n).is_file())
