@@ -205,7 +205,11 @@ void AgentPool::run(uint32_t count, const std::function<void(uint32_t)>& body) {
 }
 
 void AgentPool::idle() {
-  if (active != nullptr) active->yield(false);
+  if (active != nullptr) {
+    active->yield(false);
+  } else {
+    std::this_thread::yield();  // an agent of no pool: a thread of its own
+  }
 }
 void AgentPool::busy() {
   if (active != nullptr) active->progress = true;
