@@ -146,6 +146,7 @@ bool Report::footer() {
   json.add("outOfBounds", outOfBounds_).add("rowsDiffering", differing_).add("rowsBytesApart", bytesBad_);
   json.add("relativeError", worstError_).add("passed", good);
   jsonLine(json.text());
+  if (json_ && ferror(json_.get())) throw std::runtime_error("--json " + options_.json + ": writing failed");
   return good;
 }
 

@@ -51,7 +51,7 @@ class Report {
   explicit Report(const Options& options);
   void header(const RunInfo& run);
   void row(const Row& row);
-  // Prints the verdict; returns whether every row was good.
+  // Prints the verdict; returns whether every row was good.  Throws std::runtime_error if the JSON could not be written.
   bool footer();
 
  private:
