@@ -1,0 +1,313 @@
+// The proxy over a transport made for the test: batches, limits, credits, completions, epochs of notifications, failures.
+#include <chrono>
+#include <deque>
+#include <mutex>
+#include <thread>
+
+#include "host/proxy.h"
+#include "support/catch_compat.h"
+
+using namespace mk;
+
+namespace {
+
+// Records what it is given; accepts and completes as the test says.
+struct Fake {
+  std::mutex mutex;
+  struct Submission {
+    int peer;
+    std::vector<mkTransportWrite_t> writes;
+  };
+  std::vector<Submission> submissions;
+  std::deque<mkTransportEvent_t> events;
+  int room = 1000;  // writes still accepted
+  int postResult = 0;
+  bool completeAtOnce = true;
+  int overlapping = 0;  // calls that came while another was inside
+  std::atomic<int> inside{0};
+  bool closed = false;
+}* fake = nullptr;
+
+struct Inside {
+  Inside() {
+    if (fake->inside.fetch_add(1) != 0) ++fake->overlapping;
+  }
+  ~Inside() { fake->inside.fetch_sub(1); }
+};
+
+mkTransport_t table() {
+  mkTransport_t t = {};
+  t.structSize = sizeof(t);
+  t.name = "fake";
+  t.lastError = [] { return "the fake refuses"; };
+  t.open = [](void*, int, void** endpoint, uint8_t*) {
+    *endpoint = fake;
+    return 0;
+  };
+  t.connect = [](void*, int, int, const uint8_t*, int) { return 0; };
+  t.registerMemory = [](void*, const mkTransportMemory_t* m, void** handle, uint8_t* key) {
+    *handle = m->address;
+    key[0] = 1;
+    return 0;
+  };
+  t.deregisterMemory = [](void*, void*) { return 0; };
+  // The part's number, so that the test sees which registration a write names.
+  t.importMemory = [](void*, int peer, const uint8_t*, int, void** remote) {
+    static uintptr_t next = 0;
+    *remote = reinterpret_cast<void*>((static_cast<uintptr_t>(peer) << 32) + 0x1000 * ++next);
+    return 0;
+  };
+  t.releaseMemory = [](void*, void*) { return 0; };
+  t.post = [](void*, int peer, const mkTransportWrite_t* writes, int count, int* accepted) {
+    const Inside inside;
+    const std::lock_guard lock(fake->mutex);
+    if (fake->postResult != 0) return fake->postResult;
+    *accepted = std::min(count, fake->room);
+    fake->room -= *accepted;
+    if (*accepted > 0) fake->submissions.push_back({peer, {writes, writes + *accepted}});
+    if (fake->completeAtOnce)
+      for (int i = 0; i < *accepted; ++i) fake->events.push_back({MK_EVENT_SENT, peer, 0, 0, writes[i].cookie});
+    return 0;
+  };
+  t.poll = [](void*, mkTransportEvent_t* events, int capacity, int* count) {
+    const Inside inside;
+    const std::lock_guard lock(fake->mutex);
+    *count = 0;
+    while (*count < capacity && !fake->events.empty()) {
+      events[(*count)++] = fake->events.front();
+      fake->events.pop_front();
+    }
+    return 0;
+  };
+  t.close = [](void*) {
+    fake->closed = true;
+    return 0;
+  };
+  return t;
+}
+
+template <class Condition>
+bool eventually(Condition&& condition) {
+  for (int i = 0; i < 5000; ++i) {
+    if (condition()) return true;
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  return false;
+}
+
+// Node 0 of three nodes of one rank.
+struct Rig {
+  Fake state;
+  mkTransport_t transportTable = table();
+  std::unique_ptr<Bootstrap> bootstrap;
+  std::unique_ptr<Heap> heap;
+  std::vector<mkCommand_t> ring = std::vector<mkCommand_t>(64);
+  uint64_t credits = 0, completions = 0, entered = 0;
+  std::unique_ptr<Proxy> proxy;
+  std::mutex mutex;
+  std::vector<std::string> failures;
+
+  explicit Rig(uint32_t maxBatch = 64) {
+    fake = &state;
+    mkUniqueId_t id;
+    Bootstrap::createId(&id);
+    Identity identity;
+    identity.hostId = "rig";
+    bootstrap = Bootstrap::join(id, identity, 10000, {});
+    const sched::Place place{3, 1, 0, 0};
+    heap = std::make_unique<Heap>(*bootstrap, 0, place, 8 << 20, 100, std::vector<uint64_t>{0}, 1000);
+    heap->back(2 << 20);
+    auto transport = std::make_shared<Transport>();
+    transport->name = "fake";
+    transport->table = &transportTable;
+    transport->properties.maxBatch = maxBatch;
+    proxy = std::make_unique<Proxy>(transport, 0, 0, 3, *heap,
+                                    ProxyShared{ring.data(), ring.size(), &credits, &completions, &entered});
+    proxy->connect(std::vector<uint8_t>(3 * MK_TRANSPORT_ADDRESS_BYTES), 1000);
+    const auto keys = proxy->registerHeap();
+    proxy->importHeap(1, keys, 1000);
+    proxy->importHeap(2, keys, 1000);
+  }
+  void start() {
+    proxy->start([this](int, const std::string& text) {
+      const std::lock_guard lock(mutex);
+      failures.push_back(text);
+    });
+  }
+  ~Rig() {
+    proxy.reset();
+    CHECK(state.closed);
+    CHECK(state.overlapping == 0);
+    bootstrap->depart(100);
+  }
+  void command(uint64_t index, uint32_t peer, uint64_t slot, uint64_t bytes, uint64_t epoch, uint64_t from,
+               uint64_t to) {
+    mkCommand_t& c = ring[index % ring.size()];
+    c.source = mkPlace(MK_MEMORY_HEAP, from);
+    c.destination = mkPlace(MK_MEMORY_HEAP, to);
+    c.bytes = bytes;
+    c.slot = slot;
+    c.epoch = epoch;
+    std::atomic_ref<uint64_t>(c.header).store(
+        mkCommandHeader(mkCommandLap(index, ring.size()), MK_COMMAND_OP_WRITE, 0, peer), std::memory_order_release);
+  }
+  uint64_t completed() { return std::atomic_ref<uint64_t>(completions).load(std::memory_order_acquire); }
+  uint64_t read() { return std::atomic_ref<uint64_t>(credits).load(std::memory_order_acquire); }
+};
+
+}  // namespace
+
+TEST_CASE("commands of one connection travel in batches of up to eight, none is lost, credits and completions count") {
+  Rig rig;
+  const uint64_t data = rig.heap->layout().data(0);
+  for (uint64_t i = 0; i < 50; ++i)
+    rig.command(i, 1 + i % 2, sched::kControlSlots + i, 64, 101, data + i * 64, data + 4096 + i * 64);
+  rig.start();
+  REQUIRE(eventually([&] { return rig.completed() == 50; }));
+  CHECK(rig.read() == 50);
+  std::vector<uint64_t> seen[3];
+  size_t largest = 0;
+  for (const auto& s : rig.state.submissions) {
+    largest = std::max(largest, s.writes.size());
+    for (const auto& w : s.writes) {
+      CHECK(w.bytes == 64);
+      CHECK(w.flagValue == 101);
+      CHECK(mkImmediateSlot(w.immediate) >= sched::kControlSlots);
+      seen[s.peer].push_back(mkImmediateSlot(w.immediate) - sched::kControlSlots);
+    }
+  }
+  CHECK(largest == 8);
+  REQUIRE(seen[1].size() == 25);
+  REQUIRE(seen[2].size() == 25);
+  for (uint64_t i = 0; i < 25; ++i) {
+    CHECK(seen[1][i] == 2 * i);
+    CHECK(seen[2][i] == 2 * i + 1);
+  }
+  CHECK(rig.proxy->counters().payloadBytes == 50 * 64);
+  CHECK(rig.proxy->counters().payloadMessages == 50);
+  CHECK(rig.proxy->counters().batches == rig.state.submissions.size());
+}
+
+TEST_CASE("the transport's own limits are kept, and a lone command does not wait for company") {
+  Rig rig(3);
+  const uint64_t data = rig.heap->layout().data(1);
+  rig.start();
+  rig.command(0, 2, sched::kControlSlots, 16, 101, data, data);
+  REQUIRE(eventually([&] { return rig.completed() == 1; }));
+  for (uint64_t i = 1; i < 20; ++i) rig.command(i, 1, sched::kControlSlots + i, 16, 101, data, data);
+  REQUIRE(eventually([&] { return rig.completed() == 20; }));
+  for (const auto& s : rig.state.submissions) CHECK(s.writes.size() <= 3);
+}
+
+TEST_CASE("a full connection holds up neither the other one nor arrivals") {
+  Rig rig;
+  rig.state.room = 0;
+  const uint64_t data = rig.heap->layout().data(0);
+  for (uint64_t i = 0; i < 10; ++i) rig.command(i, 1, sched::kControlSlots + i, 16, 101, data, data);
+  rig.start();
+  REQUIRE(eventually([&] { return rig.read() == 10; }));
+  CHECK(rig.completed() == 0);
+  std::atomic_ref<uint64_t>(rig.entered).store(101);
+  {
+    const std::lock_guard lock(rig.state.mutex);
+    rig.state.events.push_back({MK_EVENT_ARRIVED, 2, 0, mkImmediate(2, sched::kControlSlots + 5, 101), 0});
+  }
+  const uint64_t flag = sched::arrivalFlag(rig.heap->layout(), rig.heap->control(), sched::kControlSlots + 5, 2, 101);
+  const auto word = [&] {
+    return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(rig.heap->base(0) + flag))
+        .load(std::memory_order_acquire);
+  };
+  CHECK(eventually([&] { return word() == 101; }));
+  {
+    const std::lock_guard lock(rig.state.mutex);
+    rig.state.room = 100;
+  }
+  CHECK(eventually([&] { return rig.completed() == 10; }));
+}
+
+TEST_CASE(
+    "epochs of notifications: chunks from the epoch entered, control slots from the last one seen, repetitions change "
+    "nothing") {
+  Rig rig;
+  rig.start();
+  const auto arrive = [&](uint32_t from, uint64_t slot, uint64_t epoch) {
+    const std::lock_guard lock(rig.state.mutex);
+    rig.state.events.push_back({MK_EVENT_ARRIVED, static_cast<int>(from), 0, mkImmediate(from, slot, epoch), 0});
+  };
+  const auto flag = [&](uint64_t slot, uint32_t from, uint64_t epoch) {
+    return std::atomic_ref<uint64_t>(
+               *reinterpret_cast<uint64_t*>(
+                   rig.heap->base(0) + sched::arrivalFlag(rig.heap->layout(), rig.heap->control(), slot, from, epoch)))
+        .load(std::memory_order_acquire);
+  };
+  // The rig's epochs start after 100.
+  for (uint64_t e = 101; e < 112; ++e) {
+    arrive(1, sched::kSlotEntered0 + (e & 1), e);
+    arrive(1, sched::kSlotEntered0 + (e & 1), e);
+    CHECK(eventually([&] { return flag(sched::kSlotEntered0 + (e & 1), 1, e) == e; }));
+    std::atomic_ref<uint64_t>(rig.entered).store(e, std::memory_order_release);
+    arrive(1, sched::kControlSlots, e);
+    arrive(1, sched::kControlSlots + 1, e - 1);  // a repetition of the epoch before
+    CHECK(eventually(
+        [&] { return flag(sched::kControlSlots, 1, e) == e && flag(sched::kControlSlots + 1, 1, e - 1) == e - 1; }));
+    arrive(1, sched::kSlotDone, e);
+    arrive(1, sched::kSlotDone, e);
+    CHECK(eventually([&] { return flag(sched::kSlotDone, 1, e) == e; }));
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  CHECK(flag(sched::kSlotDone, 1, 0) == 111);
+  CHECK(rig.failures.empty());
+}
+
+TEST_CASE("failures are reported once, with the transport's words, and nothing is posted afterwards") {
+  Rig rig;
+  const uint64_t data = rig.heap->layout().data(0);
+  SECTION("post") { rig.state.postResult = mkErrorTransport; }
+  SECTION("completion") {
+    rig.state.completeAtOnce = false;
+    rig.state.events.push_back({MK_EVENT_SENT, 1, mkErrorTransport, 0, 16});
+  }
+  SECTION("connection") { rig.state.events.push_back({MK_EVENT_ERROR, 2, mkErrorTransport, 0, 0}); }
+  SECTION("a notification from someone else") {
+    rig.state.events.push_back({MK_EVENT_ARRIVED, 1, 0, mkImmediate(2, 9, 101), 0});
+  }
+  SECTION("a notification for no flag") {
+    rig.state.events.push_back({MK_EVENT_ARRIVED, 1, 0, mkImmediate(1, 900000, 101), 0});
+  }
+  rig.start();
+  rig.command(0, 1, sched::kControlSlots, 16, 101, data, data);
+  const auto count = [&] {
+    const std::lock_guard lock(rig.mutex);
+    return rig.failures.size();
+  };
+  REQUIRE(eventually([&] { return count() == 1; }));
+  const size_t before = rig.state.submissions.size();
+  rig.command(1, 1, sched::kControlSlots + 1, 16, 101, data, data);
+  std::this_thread::sleep_for(std::chrono::milliseconds(30));
+  CHECK(count() == 1);
+  const std::string& text = rig.failures[0];
+  INFO(text);
+  CHECK((text.find("transport fake") != std::string::npos || text.find("notification from node") != std::string::npos));
+  const std::lock_guard lock(rig.state.mutex);
+  CHECK(rig.state.submissions.size() <= before + 1);
+}
+
+TEST_CASE("commands outside the heap are refused, not carried out") {
+  Rig rig;
+  const auto& layout = rig.heap->layout();
+  const auto [from, to, bytes, slot] = GENERATE_REF(
+      std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>(layout.data(0), layout.totalBytes(), 16, 5),
+      std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>(layout.totalBytes() - 8, layout.data(0), 16, 5),
+      std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>(layout.data(0), layout.data(0), uint64_t{1} << 40, 5),
+      std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>(layout.data(0), layout.data(0), 16, uint64_t{1} << 19),
+      std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>(layout.data(0) + sched::HeapLayout::bankDataBytes(2 << 20) - 8,
+                                                         layout.data(0), 16, 5));
+  rig.start();
+  rig.command(0, 1, slot, bytes, 101, from, to);
+  REQUIRE(eventually([&] {
+    const std::lock_guard lock(rig.mutex);
+    return rig.failures.size() == 1;
+  }));
+  const std::lock_guard lock(rig.state.mutex);
+  CHECK(rig.state.submissions.empty());
+}
