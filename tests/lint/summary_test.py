@@ -10,7 +10,8 @@ import tempfile
 OK = {"name": "a", "result": "OK", "stdout": ""}
 CASES = {"name": "b", "result": "OK", "stdout": "text\nCASES: 7 passed, 0 failed\nAll good\n"}
 SKIPPED = {"name": "c", "result": "SKIP", "stdout": "SKIP: no abidw here\n"}
-SKIPPED_CASE = {"name": "d", "result": "OK", "stdout": "SKIP: no IPv6\nCASES: 3 passed, 0 failed\n"}
+SKIPPED_CASE = {"name": "d", "result": "OK", "stdout": "SKIP CASE: no IPv6\nCASES: 3 passed, 0 failed\n"}
+PARTLY_SKIPPED = {"name": "h", "result": "OK", "stdout": "SKIP: no MPI\nCASES: 9 passed, 0 failed\n"}
 FAILED = {"name": "e", "result": "FAIL", "stdout": "CASES: 4 passed, 2 failed\n"}
 CRASHED = {"name": "f", "result": "FAIL", "stdout": "CASES: 4 passed, 0 failed\n", "stderr": "LeakSanitizer: leaks"}
 TIMEOUT = {"name": "g", "result": "TIMEOUT", "stdout": ""}
@@ -19,6 +20,7 @@ TIMEOUT = {"name": "g", "result": "TIMEOUT", "stdout": ""}
 SCENES = [
     ({"x": [OK, CASES]}, "", "8 passed, 0 failed, 0 skipped", 0),
     ({"x": [OK, SKIPPED, SKIPPED_CASE]}, "", "3 passed, 0 failed, 2 skipped", 0),
+    ({"x": [PARTLY_SKIPPED]}, "", "9 passed, 0 failed, 1 skipped", 0),
     ({"x": [OK], "y": [CASES]}, "", "8 passed, 0 failed, 0 skipped", 0),
     ({"x": [OK, FAILED]}, "", "5 passed, 2 failed, 0 skipped", 1),
     ({"x": [CRASHED]}, "", "4 passed, 1 failed, 0 skipped", 1),

@@ -16,11 +16,11 @@ using Catch::Approx;
 #include <cstdio>
 
 // Leaves a test case that cannot run here.  tests/run.sh counts these lines as skipped and shows the reasons.
-#define MK_SKIP_TEST(...)     \
-  do {                        \
-    std::printf("SKIP: ");    \
-    std::printf(__VA_ARGS__); \
-    std::printf("\n");        \
-    std::fflush(stdout);      \
-    return;                   \
+#define MK_SKIP_TEST(...)       \
+  do {                          \
+    std::printf("SKIP CASE: "); \
+    std::printf(__VA_ARGS__);   \
+    std::printf("\n");          \
+    std::fflush(stdout);        \
+    return;                     \
   } while (0)
