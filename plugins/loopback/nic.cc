@@ -11,7 +11,7 @@ namespace {
 constexpr double kNsPerUs = 1000;
 // Where the model has no times of its own, a write is overtaken or repeated within these, nanoseconds.
 constexpr double kHoldNs = 300000, kRepeatNs = 200000;
-constexpr int kOvertakersMost = 4;
+constexpr int kOvertakersLog = 5;  // a write is overtaken by up to 2^this others
 
 }  // namespace
 
@@ -43,7 +43,7 @@ void Nic::plan(Flight& flight, int64_t now) {
   flight.fails = settings_.failAfter > 0 && flight.order > static_cast<uint64_t>(settings_.failAfter);
   flight.repeats = chance(settings_.repeat);
   if (chance(settings_.reorder)) {
-    flight.overtakers = 1 + static_cast<int>(random_() % kOvertakersMost);
+    flight.overtakers = 1 << random_() % (kOvertakersLog + 1);
     flight.heldStage = random_() % 2 == 0 ? Flight::Stage::payload : Flight::Stage::notify;
     flight.holdUntil = flight.notifyAt + static_cast<int64_t>(kHoldNs) +
                        static_cast<int64_t>(2 * (settings_.latencyUs * kNsPerUs + jitter));
@@ -54,11 +54,19 @@ void Nic::plan(Flight& flight, int64_t now) {
 
 void Nic::progress(int64_t now, Carrier& carrier) {
   if (flights_.empty() || now < nextDue_) return;
+  // Each write that has been overtaken often enough starts anew, so that it goes before those behind its overtakers.
+  do {
+    freed_ = false;
+    pass(now, carrier);
+  } while (freed_);
+}
+
+void Nic::pass(int64_t now, Carrier& carrier) {
   busyStreams_.clear();
   std::fill(busyPeers_.begin(), busyPeers_.end(), false);
   moved_ = false;
   int64_t next = std::numeric_limits<int64_t>::max();
-  for (auto flight = flights_.begin(); flight != flights_.end();) {
+  for (auto flight = flights_.begin(); flight != flights_.end() && !freed_;) {
     const size_t peer = static_cast<size_t>(flight->peer);
     const std::pair<int, uint32_t> stream(flight->peer, flight->write.queue);
     const bool streamBusy =
@@ -144,7 +152,10 @@ void Nic::delivered(Flight& flight, int64_t now) {
     --held_;
   }
   for (auto other = flights_.begin(); held_ > 0 && other != flights_.end() && other->order < flight.order; ++other)
-    if (other->overtakers > 0 && --other->overtakers == 0) --held_;
+    if (other->overtakers > 0 && --other->overtakers == 0) {
+      --held_;
+      freed_ = true;
+    }
 }
 
 void Nic::breakPeer(int peer, mkResult_t status, const std::string& reason) {

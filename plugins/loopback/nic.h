@@ -71,6 +71,7 @@ class Nic {
   };
   enum class Step { wait, retry, finished };  // retry: at every progress
   void plan(Flight& flight, int64_t now);
+  void pass(int64_t now, Carrier& carrier);
   Step advance(Flight& flight, int64_t now, bool streamBusy, bool peerBusy, Carrier& carrier, int64_t* wakeAt);
   void delivered(Flight& flight, int64_t now);
   bool chance(double share) { return share > 0 && unit_(random_) < share; }
@@ -86,6 +87,7 @@ class Nic {
   int64_t nextDue_ = 0;  // nothing happens before
   int held_ = 0;         // flights that wait to be overtaken
   bool moved_ = false;   // something was delivered in this pass
+  bool freed_ = false;   // an earlier flight no longer waits to be overtaken
 
   std::vector<std::pair<int, uint32_t>> busyStreams_;  // of one pass: (peer, queue) with an earlier write undelivered
   std::vector<bool> busyPeers_;

@@ -13,7 +13,7 @@
 namespace test {
 
 inline void runLoopback(const Params& params, Mode mode, int count, const std::function<void(Rank&)>& body) {
-  REQUIRE_NOTHROW(runWorld(Setup{MK_TEST_LOOPBACK, params, 8000}, mode, count, body));
+  REQUIRE_NOTHROW(runWorld(Setup{MK_TEST_LOOPBACK, params}, mode, count, body));
 }
 
 // Slots of 64 bytes: a flag of 8 and a payload of the slot's number.  Rank 0 writes, rank 1 looks.

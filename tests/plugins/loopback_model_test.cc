@@ -64,8 +64,9 @@ TEST_CASE("loopback: latency and bandwidth delay the flag") {
   runLoopback(params, Mode::threads, 2, [](Rank& rank) {
     Link link(rank);
     Lane lane(link, 2, 1 << 20);  // 10.5 ms each on the link
-    rank.barrier();
+    // Before rank 0 posts, on whichever rank: the clock is the machine's.
     const auto start = Clock::now();
+    rank.barrier();
     if (rank.index == 0) {
       link.postAll(1, {lane.write(0), lane.write(1)});
       link.awaitSent(2);
@@ -77,8 +78,7 @@ TEST_CASE("loopback: latency and bandwidth delay the flag") {
           std::this_thread::yield();
         }
         expect(lane.payloadIsThere(slot), "payload %zu is missing", slot);
-        // The barrier lets go of both at about the same time; a millisecond of slack is plenty.
-        expect(Clock::now() - start >= (slot == 0 ? 24ms : 34ms), "flag %zu came too early", slot);
+        expect(Clock::now() - start >= (slot == 0 ? 25ms : 35ms), "flag %zu came too early", slot);
       }
     }
     rank.barrier();
@@ -102,32 +102,35 @@ TEST_CASE("loopback: without a model a write is delivered inside post") {
 TEST_CASE("loopback: the ordered contract keeps the order of each queue, and reorders queues") {
   const Params params = {{"MKERNEL_LOOPBACK_REORDER", "0.5"}, {"MKERNEL_LOOPBACK_JITTER_US", "50"}};
   runLoopback(params, Mode::threads, 2, [](Rank& rank) {
-    constexpr size_t kSlots = 200;
+    constexpr size_t kSlots = 400;
     constexpr uint32_t kQueues = 4;
     Link link(rank);
     Lane lane(link, kSlots);
-    rank.barrier();
-    if (rank.index == 0) {
-      std::vector<Write> writes;
-      for (size_t slot = 0; slot < kSlots; ++slot)
-        writes.push_back(lane.write(slot, static_cast<uint32_t>(slot) % kQueues));
-      link.postAll(1, writes);
-      link.awaitSent(kSlots);
-    } else {
-      // Reading from the last slot down: whoever has a flag had all earlier ones of its queue before.
-      bool overtaken = false;
-      for (bool complete = false; !complete;) {
-        expect(Clock::now() < rank.deadline(), "flags do not come");
-        bool seen[kSlots];
-        for (size_t slot = kSlots; slot-- > 0;) seen[slot] = lane.flagged(slot);
-        for (size_t slot = kQueues; slot < kSlots; ++slot) {
-          expect(!seen[slot] || seen[slot - kQueues], "write %zu overtook write %zu of its queue", slot,
-                 slot - kQueues);
-          overtaken |= seen[slot] && !seen[slot - 1];
-        }
-        complete = std::all_of(seen, seen + kSlots, [](bool one) { return one; });
-        std::this_thread::yield();
+    bool overtaken = false;
+    size_t sent = 0;
+    const auto look = [&] {
+      for (size_t slot = kQueues; slot < kSlots; ++slot) {
+        const bool seen = lane.flagged(slot);
+        const size_t before = slot - kQueues;
+        expect(!seen || lane.flagged(before), "write %zu overtook write %zu of its queue", slot, before);
+        overtaken |= seen && !lane.flagged(slot - 1);
       }
+    };
+    // Between two steps the writer does nothing, so that what is held up stays so while the reader looks.
+    for (size_t slot = 0; slot < kSlots; slot += 8) {
+      rank.barrier();
+      if (rank.index == 0) {
+        for (size_t i = slot; i < slot + 8; ++i) link.postAll(1, {lane.write(i, static_cast<uint32_t>(i) % kQueues)});
+        sent += link.poll().size();
+      }
+      rank.barrier();
+      if (rank.index == 1) look();
+    }
+    if (rank.index == 0) link.awaitSent(kSlots - sent);
+    rank.barrier();
+    if (rank.index == 1) {
+      look();
+      for (size_t slot = 0; slot < kSlots; ++slot) expect(lane.flagged(slot), "flag %zu is missing", slot);
       expect(overtaken, "no write overtook one of another queue");
     }
     rank.barrier();
@@ -149,8 +152,8 @@ TEST_CASE("loopback: the completion contract reorders and repeats arrivals") {
       link.awaitSent(kSlots);
     } else {
       std::map<uint32_t, int> arrivals;
-      size_t count = 0, backwards = 0;
-      uint32_t last = 0;
+      size_t count = 0, overtaken = 0;
+      uint32_t newest = 0;
       for (const auto deadline = rank.deadline(); count < 2 * kSlots;) {
         expect(Clock::now() < deadline, "%zu of %zu arrivals", count, 2 * kSlots);
         for (const Event& event : link.poll()) {
@@ -158,13 +161,13 @@ TEST_CASE("loopback: the completion contract reorders and repeats arrivals") {
           expect(lane.payloadIsThere(event.immediate), "arrival %u before its payload", event.immediate);
           ++count;
           if (++arrivals[event.immediate] == 1) {
-            backwards += event.immediate < last;
-            last = event.immediate;
+            overtaken += event.immediate < newest;
+            newest = std::max(newest, event.immediate);
           }
         }
       }
       for (const auto& [immediate, times] : arrivals) expect(times == 2, "write %u arrived %d times", immediate, times);
-      expect(backwards > kSlots / 20, "only %zu writes overtaken", backwards);
+      expect(overtaken > kSlots / 5, "only %zu writes overtaken", overtaken);
     }
     rank.barrier();
   });

@@ -22,7 +22,7 @@ using Clock = std::chrono::steady_clock;
 struct Setup {
   std::string path;
   Params params;
-  int waitMs = 8000;  // for anything that must come about
+  int waitMs = 20000;  // for anything that must come about
 };
 
 class Exchange {
