@@ -80,7 +80,8 @@ class RankBootstrap final : public Bootstrap {
     if (getpid() != pid_) return;
     const std::lock_guard lock(mutex_);
     if (failure_.has_value() || departed_) return;
-    if (!ownReport_.has_value()) {
+    const bool isFailure = report.kind != FailureReport::rejected && report.kind != FailureReport::waiting;
+    if (isFailure && !ownReport_.has_value()) {
       ownReport_ = report;
       ownReportUntil_ = afterMs(verdictMs);
     }
@@ -370,7 +371,11 @@ bool RankBootstrap::handle(const Frame& frame) {
                                    : gone_)[static_cast<size_t>(rank)] = true;
       changed_.notify_all();
       lock.unlock();
-      if (message == Message::leaving && events_.onLeaving) call([&] { events_.onLeaving(rank); });
+      if (message != Message::leaving) return true;
+      if (events_.onLeaving)
+        call([&] { events_.onLeaving(rank); });
+      else
+        letGo(rank);  // whoever does not listen writes nowhere
       return true;
     }
     case Message::farewell:

@@ -18,7 +18,7 @@ namespace {
 
 // The hub listens before its id exists, so a refusal means that it has ended; but a network that is just coming up, or a
 // firewall, can refuse too for a moment.
-constexpr int refusedMs = 2000;
+constexpr int refusedMs = 1000;
 // The hub gives way to nothing but a flood of strangers, which may hit us.
 constexpr int maxDropped = 8;
 constexpr int maxPauseMs = 250;
