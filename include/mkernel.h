@@ -229,11 +229,11 @@ MK_EXPORT mkResult_t mkCommReserve(mkComm_t comm, size_t bytes);
 #define MK_EXCHANGE_SWAP 1u /* every node sends each chunk to every other, one hop; default for two nodes */
 #define MK_EXCHANGE_HOME 2u /* each chunk is summed by a home node, which sends the result; default beyond two */
 
-/* Choices for one operation.  Must be the same on all ranks (checked).  mkTuneQuery fills in what was chosen. */
+/* Choices for one operation.  All but the numbers of agents must be the same on all ranks (checked).  mkTuneQuery fills in what was chosen. */
 typedef struct {
   uint32_t structSize, structId; /* MK_ID_TUNE */
   uint32_t tileM, tileN;         /* shape of a tile of the result; tileN a multiple of 16 */
-  uint32_t chunkTiles;           /* tiles per network chunk, 1 to 64 */
+  uint32_t chunkTiles;           /* tiles per network chunk, 1 to 65536 */
   uint32_t exchange;             /* MK_EXCHANGE_... */
   uint32_t computeAgents;        /* blocks that compute (CPU platform: fibres) */
   uint32_t receiveAgents;        /* agents that sum and pass on what arrives from other nodes */

@@ -167,7 +167,7 @@ MK_HD constexpr double gemmFlops(uint64_t m, uint64_t n, uint64_t k) {
   return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
 }
 
-constexpr uint32_t kMaxChunkTiles = 64;
+constexpr uint32_t kMaxChunkTiles = 1u << 16;
 
 // Makes the plan.  `agents`: how many agents an operation may occupy.  Choices must have been checked (legal values or 0).
 MK_HD constexpr GemmArPlan planGemmAr(const GemmArShape& shape, const GemmArChoice& choice, uint32_t agents) {
