@@ -68,7 +68,8 @@ mkResult_t mkCpuStreamSynchronize(mkStream_t stream) {
     if (stream == nullptr) return;  // the NULL stream is always done
     const std::shared_ptr<emu::Stream> s = emu::findStream(stream);
     if (s == nullptr)
-      fail(mkErrorInvalidArgument, "stream %p is not one of mkCpuStreamCreate", static_cast<void*>(stream));
+      fail(mkErrorInvalidArgument, "stream %p is not one of mkCpuStreamCreate in this process",
+           static_cast<void*>(stream));
     s->synchronize();
   });
 }
@@ -76,7 +77,8 @@ mkResult_t mkCpuStreamSynchronize(mkStream_t stream) {
 mkResult_t mkCpuStreamDestroy(mkStream_t stream) {
   return guarded("mkCpuStreamDestroy", [&] {
     if (stream != nullptr && !emu::destroyStream(stream))
-      fail(mkErrorInvalidArgument, "stream %p is not one of mkCpuStreamCreate", static_cast<void*>(stream));
+      fail(mkErrorInvalidArgument, "stream %p is not one of mkCpuStreamCreate in this process",
+           static_cast<void*>(stream));
   });
 }
 

@@ -17,8 +17,8 @@ class GemmArPlatform : public BasePlatform {
   void multiply(const Task& t) {
     callHook(memory_.rank, launch_.epoch, Point::multiply, t.tile);
     engine_.multiply(op_, t.shape);
+    progress();         // before the others look at the clock
     AgentPool::idle();  // a tile's time, so that other agents keep up as they would on a GPU
-    progress();
   }
   void storePartial(const Task& t, const Ref& r) { engine_.storePacked(t.shape, op_.wire, memory_.at(r)); }
   void addPartial(const Task& t, const Ref& r) { engine_.addPacked(t.shape, op_.wire, memory_.at(r), false); }

@@ -76,6 +76,13 @@ class BasePlatform {
     }
   }
 
+  bool goOn() {
+    if (launch_.failed.load(std::memory_order_acquire)) return false;
+    if (memory_.ownWord(protocol::OwnLayout::revoked).load(std::memory_order_acquire) == 0) return true;
+    fail(protocol::FailRecord::revoked, {}, 0, 0);
+    return false;
+  }
+
   void publish(const protocol::Ref& r, uint64_t value, protocol::Scope) {
     memory_.flag(r).store(value, std::memory_order_release);
     if (r.space == protocol::Space::own && r.offset == protocol::OwnLayout::allEntered * 8)
@@ -129,11 +136,7 @@ class BasePlatform {
  private:
   // Revocation, the launch's failure, and the deadline.
   bool mayGoOn(const protocol::Why& why, uint64_t expected, uint64_t seen, uint64_t* since) {
-    if (launch_.failed.load(std::memory_order_acquire)) return false;
-    if (memory_.ownWord(protocol::OwnLayout::revoked).load(std::memory_order_acquire) != 0) {
-      fail(protocol::FailRecord::revoked, why, expected, seen);
-      return false;
-    }
+    if (!goOn()) return false;
     // No deadline while ranks have not entered: checkpoints and compilation take minutes.  What earlier launches owe has one.
     const bool earlier = why.stage == protocol::Stage::done || why.stage == protocol::Stage::completion ||
                          why.stage == protocol::Stage::queue;

@@ -71,7 +71,7 @@ mkStream_t createStream() {
 std::shared_ptr<Stream> findStream(mkStream_t handle) {
   const std::lock_guard lock(registryMutex());
   const auto it = registry().find(handle);
-  return it == registry().end() ? nullptr : it->second;
+  return it == registry().end() || !it->second->ofThisProcess() ? nullptr : it->second;
 }
 
 bool destroyStream(mkStream_t handle) {
@@ -79,7 +79,7 @@ bool destroyStream(mkStream_t handle) {
   {
     const std::lock_guard lock(registryMutex());
     const auto it = registry().find(handle);
-    if (it == registry().end()) return false;
+    if (it == registry().end() || !it->second->ofThisProcess()) return false;
     stream = std::move(it->second);
     registry().erase(it);
   }

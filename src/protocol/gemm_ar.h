@@ -83,6 +83,7 @@ class GemmAr {
     for (;;) {
       const uint64_t position = p_.claim(OwnLayout::claimCompute);
       if (position >= plan_.chunks.tiles) return true;
+      if (!p_.goOn()) return false;  // the waits below may all be satisfied
       const TileTask t = taskAt(plan_, position);
       p_.multiply(t);
       if (!(t.mine ? ownTile(t) : peersTile(t))) return false;

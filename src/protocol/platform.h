@@ -3,6 +3,7 @@
 //
 //   wait      the only call that may block on others.  Acquires what the publisher released.  Polls the revoke word, the launch's
 //             failure and the clock every 32nd time.  False: unwind; the platform has a record.
+//   goOn      false: revoked, or the launch has failed: unwind.  For long work between waits.
 //   ready     wait's test, once.
 //   publish   everything stored before by this agent, or acquired by it, is visible to whoever acquires the value at that scope.
 //   claim     next number of a counter of this rank; relaxed.
@@ -29,6 +30,7 @@ concept Platform = requires(P p, const P q, Ref r, Why why, uint64_t v, uint64_t
   { q.heapLayout() } -> std::convertible_to<sched::HeapLayout>;
   { q.controlLayout() } -> std::convertible_to<sched::ControlLayout>;
   { p.wait(r, v, Match::equal, why, seen) } -> std::same_as<bool>;
+  { p.goOn() } -> std::same_as<bool>;
   { p.ready(r, v, Match::atLeast) } -> std::same_as<bool>;
   p.publish(r, v, Scope::node);
   { p.read(r) } -> std::same_as<uint64_t>;
