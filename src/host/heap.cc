@@ -6,6 +6,7 @@
 #include "host/error.h"
 #include "host/fd_exchange.h"
 #include "host/memory.h"
+#include "sched/hash.h"
 
 namespace mk {
 
@@ -47,16 +48,19 @@ Heap::Heap(Bootstrap& bootstrap, int rank, const sched::Place& place, uint64_t m
     memories_[local_]->back(0, layout_.controlBytes);
     mine.segment = registerSegment(memories_[local_]);
     // As if the operation before the first had ended everywhere.
-    const auto set = [&](uint64_t offset) {
-      std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(memories_[local_]->base() + offset)).store(epochStart);
+    const auto set = [&](uint64_t offset, uint64_t value) {
+      std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(memories_[local_]->base() + offset)).store(value);
     };
     for (uint32_t l = 0; l < place.locals; ++l) {
-      set(control_.doneLocal(l));
-      set(control_.consumedLocal(l));
-      set(control_.railEntered(l));
+      set(control_.doneLocal(l), epochStart);
+      set(control_.consumedLocal(l), epochStart);
+      set(control_.railEntered(l), epochStart);
+      // Compared by the epoch's low half: a word of zeros would be that of epoch 2^32.
+      for (const uint64_t e : {epochStart, epochStart - 1})
+        set(control_.enteredLocal(static_cast<uint32_t>(e & 1), l), sched::enteredWord(e, 0));
     }
     for (uint32_t n = 0; n < place.nodes; ++n) {
-      for (uint32_t slot = 0; slot < sched::kControlSlots; ++slot) set(control_.arrival(slot, n));
+      for (uint32_t slot = 0; slot < sched::kControlSlots; ++slot) set(control_.arrival(slot, n), epochStart);
     }
   } catch (const Error& e) {
     result = e.code();
@@ -91,11 +95,11 @@ Heap::Heap(Bootstrap& bootstrap, int rank, const sched::Place& place, uint64_t m
 }
 
 void Heap::back(uint64_t workspace) {
-  const uint64_t target = sched::alignUp(workspace, sched::kWorkspaceUnit);
-  if (target > layout_.maxWorkspace)
+  if (workspace > layout_.maxWorkspace)
     fail(mkErrorInvalidArgument,
          "a workspace of %llu bytes does not fit the address space kept for it, %llu bytes (MKERNEL_HEAP_MAX_BYTES)",
-         static_cast<unsigned long long>(target), static_cast<unsigned long long>(layout_.maxWorkspace));
+         static_cast<unsigned long long>(workspace), static_cast<unsigned long long>(layout_.maxWorkspace));
+  const uint64_t target = sched::alignUp(workspace, sched::kWorkspaceUnit);
   if (target <= workspace_) return;
   for (uint32_t i = 1; i < kParts; ++i) {
     const Part before = partOf(layout_, workspace_, i);

@@ -10,6 +10,9 @@ namespace mk {
 namespace {
 
 constexpr int64_t kMostDim = (int64_t{1} << 31) - 1;
+// So that no extent and no place in a workspace overflows 64 bits, whatever the tiles and the world.
+constexpr uint64_t kMostExtent = uint64_t{1} << 60;  // elements of a matrix, gaps between rows included
+constexpr uint64_t kMostResult = uint64_t{1} << 44;  // elements of the result, in whole tiles of the largest shape
 
 const char* typeName(uint32_t dtype) {
   switch (dtype) {
@@ -109,6 +112,9 @@ Matrix readMatrix(const Comm& comm, const mkTensor_t& t, const char* name) {
            ll(t.strides[0]), ll(m.cols), static_cast<unsigned long long>(16 / size));
     m.stride = static_cast<uint64_t>(t.strides[0]);
   }
+  if (m.cols != 0 && static_cast<uint64_t>(m.rows) > kMostExtent / m.stride)
+    fail(mkErrorInvalidArgument, "%s has %lld rows that are %llu elements apart; legal: up to 2^60 elements in all",
+         name, ll(m.rows), static_cast<unsigned long long>(m.stride));
   const uint64_t bytes = m.rows == 0 || m.cols == 0
                              ? 0
                              : ((static_cast<uint64_t>(m.rows) - 1) * m.stride + static_cast<uint64_t>(m.cols)) * size;
@@ -160,6 +166,11 @@ GemmArCall prepareGemmAr(const Comm& comm, const mkGemmAllReduceArgs_t& args, co
   if (args.bLayout > MK_LAYOUT_NK)
     fail(mkErrorInvalidArgument, "bLayout is %u; legal: 0, MK_LAYOUT_KN (1), MK_LAYOUT_NK (2)", args.bLayout);
   op.bTransposed = args.bLayout == MK_LAYOUT_NK;
+  if (sched::alignUp(static_cast<uint64_t>(c.rows), emu::kMaxTileM) *
+          sched::alignUp(static_cast<uint64_t>(c.cols), emu::kMaxTileN) >
+      kMostResult)
+    fail(mkErrorInvalidArgument, "c.dims are %lld x %lld; legal: up to 2^44 elements in tiles of %u x %u", ll(c.rows),
+         ll(c.cols), emu::kMaxTileM, emu::kMaxTileN);
   requireDim("a", 0, a.rows, "c.dims[0], M", c.rows);
   requireDim("b", op.bTransposed ? 0 : 1, op.bTransposed ? b.rows : b.cols, "c.dims[1], N", c.cols);
   requireDim("b", op.bTransposed ? 1 : 0, op.bTransposed ? b.cols : b.rows, "a.dims[1], K of this rank", a.cols);
