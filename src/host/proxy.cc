@@ -176,6 +176,12 @@ bool Proxy::translate(const mkCommand_t& c, uint32_t node, mkTransportWrite_t* w
                     static_cast<unsigned long long>(from), static_cast<unsigned long long>(to));
       return false;
     }
+    if (c.bytes > transport_->properties.maxBytes) {
+      *why = format("a message of %llu bytes; transport %s takes up to %llu: choose smaller chunks (tune.chunkTiles)",
+                    static_cast<unsigned long long>(c.bytes), transport_->name.c_str(),
+                    static_cast<unsigned long long>(transport_->properties.maxBytes));
+      return false;
+    }
     w->source = heap_.base(heap_.localRank()) + from;
     w->localMemory = local_[source];
     w->remoteMemory = peers_[node].remote[destination];
@@ -300,7 +306,7 @@ bool Proxy::collectEvents() {
 void Proxy::arrived(int node, uint32_t immediate) {
   const uint32_t from = mkImmediateRail(immediate);
   const uint64_t slot = mkImmediateSlot(immediate);
-  if (node < 0 || from != static_cast<uint32_t>(node)) {
+  if (node < 0 || from != static_cast<uint32_t>(node) || from >= nodes_) {
     failed(node, format("a notification from node %d says it is from %u", node, from));
     return;
   }

@@ -121,6 +121,7 @@ struct Rig {
     transport->name = "fake";
     transport->table = &transportTable;
     transport->properties.maxBatch = maxBatch;
+    transport->properties.maxBytes = 1 << 16;
     proxy = std::make_unique<Proxy>(transport, 0, 0, 3, *heap,
                                     ProxyShared{ring.data(), ring.size(), &credits, &completions, &entered});
     proxy->connect(std::vector<uint8_t>(3 * MK_TRANSPORT_ADDRESS_BYTES), 1000);
@@ -271,6 +272,9 @@ TEST_CASE("failures are reported once, with the transport's words, and nothing i
   SECTION("a notification from someone else") {
     rig.state.events.push_back({MK_EVENT_ARRIVED, 1, 0, mkImmediate(2, 9, 101), 0});
   }
+  SECTION("a notification from a node there is not") {
+    rig.state.events.push_back({MK_EVENT_ARRIVED, 1023, 0, mkImmediate(1023, 2, 101), 0});
+  }
   SECTION("a notification for no flag") {
     rig.state.events.push_back({MK_EVENT_ARRIVED, 1, 0, mkImmediate(1, 900000, 101), 0});
   }
@@ -292,7 +296,7 @@ TEST_CASE("failures are reported once, with the transport's words, and nothing i
   CHECK(rig.state.submissions.size() <= before + 1);
 }
 
-TEST_CASE("commands outside the heap are refused, not carried out") {
+TEST_CASE("commands outside the heap, or longer than the transport takes, are refused, not carried out") {
   Rig rig;
   const auto& layout = rig.heap->layout();
   const auto [from, to, bytes, slot] = GENERATE_REF(
@@ -300,6 +304,7 @@ TEST_CASE("commands outside the heap are refused, not carried out") {
       std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>(layout.totalBytes() - 8, layout.data(0), 16, 5),
       std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>(layout.data(0), layout.data(0), uint64_t{1} << 40, 5),
       std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>(layout.data(0), layout.data(0), 16, uint64_t{1} << 19),
+      std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>(layout.data(0), layout.data(0), (1 << 16) + 16, 5),
       std::tuple<uint64_t, uint64_t, uint64_t, uint64_t>(layout.data(0) + sched::HeapLayout::bankDataBytes(2 << 20) - 8,
                                                          layout.data(0), 16, 5));
   rig.start();
