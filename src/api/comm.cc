@@ -23,7 +23,6 @@ void initComm(mkComm_t* comm, int nranks, const mkUniqueId_t& id, int rank, cons
   *comm = Comm::publish(Comm::init(nranks, rank, id, makeSettings(readConfig(config))));
 }
 
-// A call on a communicator that has failed says why, whatever else is wrong.
 template <class Body>
 mkResult_t onComm(const char* function, mkComm_t handle, Body&& body) {
   return guarded(function, [&] { body(*Comm::find(handle)); });

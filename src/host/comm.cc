@@ -25,7 +25,6 @@ constexpr uint64_t kNetworkGraceNs = 700'000'000;
 constexpr uint64_t kWaitingNs = 1'000'000'000;
 // How long a rank that has failed on its own waits for the verdict that all ranks share.
 constexpr int kVerdictMs = 6000;
-constexpr size_t kArgumentTexts = 64;
 
 std::mutex& registerMutex() {
   static std::mutex mutex;
@@ -80,7 +79,8 @@ std::shared_ptr<Comm> Comm::find(mkComm_t handle) {
 std::shared_ptr<Comm> Comm::retire(mkComm_t handle) {
   std::shared_ptr<Comm> comm = find(handle);
   const std::lock_guard lock(registerMutex());
-  handles().erase(handle);
+  if (handles().erase(handle) == 0)
+    fail(mkErrorInvalidArgument, "comm %p is being destroyed by another thread", static_cast<void*>(handle));
   return comm;
 }
 
@@ -171,13 +171,6 @@ void Comm::launch(Operation operation, mkStream_t stream) {
            static_cast<void*>(pendingStream_), static_cast<void*>(stream));
     if (pending_ > 0 && stream == nullptr)
       fail(mkErrorInvalidUsage, "another thread is running an operation of this communicator");
-    if (arguments_.emplace(operation.hash, operation.text).second) {
-      argumentOrder_.push_back(operation.hash);
-      if (argumentOrder_.size() > kArgumentTexts) {
-        arguments_.erase(argumentOrder_.front());
-        argumentOrder_.erase(argumentOrder_.begin());
-      }
-    }
     ++pending_;
     pendingStream_ = stream;
     retracted = rejected_ == ++launched_;
@@ -189,11 +182,20 @@ void Comm::launch(Operation operation, mkStream_t stream) {
     throwIfFailed();
     return;
   }
-  queue->enqueue([self = shared_from_this(), op = std::move(operation)]() mutable {
-    const std::shared_ptr<Comm> comm = std::move(self);
-    comm->runLaunch(op);
-    comm->finishLaunch();
-  });
+  try {
+    queue->enqueue([self = shared_from_this(), op = std::move(operation)]() mutable {
+      const std::shared_ptr<Comm> comm = std::move(self);
+      comm->runLaunch(op);
+      comm->finishLaunch();
+    });
+  } catch (...) {  // want of memory: it was not launched
+    {
+      const std::lock_guard lock(mutex_);
+      --launched_;
+    }
+    finishLaunch();
+    throw;
+  }
 }
 
 void Comm::noteRejected(const char* operation, const std::string& text) {
@@ -221,6 +223,7 @@ void Comm::runLaunch(const Operation& operation) {
   {
     const std::lock_guard lock(mutex_);
     runningSince_ = emu::nowNs();
+    runningHash_ = operation.hash;
     runningText_ = operation.text;
   }
   FailRecord record;
@@ -288,9 +291,9 @@ void Comm::awaitVerdict(int timeoutMs) {
 }
 
 std::string Comm::argumentText(uint32_t hash) {
+  // Whoever compares has seen this rank enter that very operation, which cannot have ended.
   const std::lock_guard lock(mutex_);
-  const auto it = arguments_.find(hash);
-  return it == arguments_.end() ? std::string() : it->second;
+  return hash == runningHash_ ? runningText_ : std::string();
 }
 
 // ---- The bootstrap's and the proxy's threads ---------------------------------------------------------------------
@@ -345,7 +348,7 @@ void Comm::tick() {
     if (departed_ >= 0 && error_ == mkSuccess && pending_ > 0 &&
         now - departedAt_ > static_cast<uint64_t>(settings_.teardownTimeoutMs) * 1'000'000u)
       late = rankName(departed_) + " has left the communicator while an operation here waits for it";
-    stopProxy = error_ != mkSuccess && pending_ == 0 && !stopped_;
+    stopProxy = error_ != mkSuccess && pending_ == 0 && !growing_ && !stopped_;
   }
   if (!report.text.empty()) bootstrap->report(report);
   if (!waiting.text.empty()) bootstrap->report(waiting);
@@ -377,13 +380,12 @@ void Comm::requireDestroyable() const {
   if (asyncError() == mkSuccess) requireQuiet("mkCommDestroy");
 }
 
-bool Comm::awaitIdle(int timeoutMs) {
+bool Comm::awaitIdle(Deadline deadline) {
   std::unique_lock lock(mutex_);
-  return changed_.wait_for(lock, std::chrono::milliseconds(timeoutMs), [this] { return pending_ == 0; });
+  return changed_.wait_until(lock, deadline, [this] { return pending_ == 0; });
 }
 
-bool Comm::awaitNetwork(int timeoutMs) const {
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(timeoutMs);
+bool Comm::awaitNetwork(Deadline deadline) const {
   while (!networkSettled()) {
     if (std::chrono::steady_clock::now() > deadline || asyncError() != mkSuccess) return false;
     std::this_thread::sleep_for(std::chrono::microseconds(50));
@@ -391,46 +393,41 @@ bool Comm::awaitNetwork(int timeoutMs) const {
   return true;
 }
 
+void Comm::requireNetworkSettled() const {
+  if (awaitNetwork(after(settings_.timeoutMs))) return;
+  throwIfFailed();
+  fail(mkErrorTimeout, "network writes of earlier operations have not completed within %d ms", settings_.timeoutMs);
+}
+
 void Comm::revoke() {
   setError(mkErrorRevoked, format("rank %d, this one, revoked the communicator", rank_));
   bootstrap_->revoke();
 }
 
-void Comm::finalize() {
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return pending_ == 0; });
-  }
-  throwIfFailed();
-  if (!awaitNetwork(settings_.timeoutMs)) {
-    throwIfFailed();
-    fail(mkErrorTimeout, "network writes of earlier operations have not completed within %d ms", settings_.timeoutMs);
-  }
-  bootstrap_->agree(mkSuccess, "", "mkCommFinalize");
-}
-
 void Comm::destroy() {
-  if (asyncError() != mkSuccess && !awaitIdle(settings_.teardownTimeoutMs)) {
+  const Deadline deadline = after(settings_.teardownTimeoutMs);
+  if (asyncError() != mkSuccess && !awaitIdle(deadline)) {
     keepForEver(shared_from_this());
     fail(mkErrorTimeout, "an operation has not left within %d ms; its memory stays allocated",
          settings_.teardownTimeoutMs);
   }
   // In order: peers let go first, while this rank still takes what they send at the end of their last operation.  After a
   // failure: this rank stops sending first.
-  leave(asyncError() == mkSuccess && awaitNetwork(settings_.teardownTimeoutMs));
+  leave(asyncError() == mkSuccess && awaitNetwork(deadline), deadline);
 }
 
 void Comm::abort() {
+  const Deadline deadline = after(settings_.teardownTimeoutMs);
   revoke();
-  if (!awaitIdle(settings_.teardownTimeoutMs)) {
+  if (!awaitIdle(deadline)) {
     keepForEver(shared_from_this());
     fail(mkErrorTimeout, "an operation has not left within %d ms; its memory stays allocated",
          settings_.teardownTimeoutMs);
   }
-  leave(false);
+  leave(false, deadline);
 }
 
-void Comm::leave(bool inOrder) {
+void Comm::leave(bool inOrder, Deadline deadline) {
   // Either way nothing of this rank's is being written to peers from here on; they may write here until they let go.
   const auto stop = [this] {
     if (proxy_ != nullptr) proxy_->stop();
@@ -438,7 +435,9 @@ void Comm::leave(bool inOrder) {
     stopped_ = true;
   };
   if (!inOrder) stop();
-  const std::vector<int> holding = bootstrap_->depart(settings_.teardownTimeoutMs);
+  const auto left =
+      std::chrono::duration_cast<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now()).count();
+  const std::vector<int> holding = bootstrap_->depart(static_cast<int>(std::max<int64_t>(left, 0)));
   stop();
   if (holding.empty()) return;
   std::string names;

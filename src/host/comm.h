@@ -5,6 +5,7 @@
 #include <sys/types.h>
 
 #include <atomic>
+#include <chrono>
 #include <condition_variable>
 #include <cstdlib>
 #include <functional>
@@ -96,15 +97,18 @@ class Comm : public std::enable_shared_from_this<Comm> {
   void reportRecord(const Operation& operation, const protocol::FailRecord& record);
   void finishLaunch();
   void awaitVerdict(int timeoutMs);
-  bool awaitIdle(int timeoutMs);
+  using Deadline = std::chrono::steady_clock::time_point;
+  static Deadline after(int ms) { return std::chrono::steady_clock::now() + std::chrono::milliseconds(ms); }
+  bool awaitIdle(Deadline deadline);
   bool networkSettled() const;
-  bool awaitNetwork(int timeoutMs) const;
+  bool awaitNetwork(Deadline deadline) const;
+  void requireNetworkSettled() const;
   void requireQuiet(const char* what) const;
   void tick();
   void onLeaving(int rank);
   void onNetworkFailure(int node, const std::string& text);
   std::string argumentText(uint32_t hash);
-  void leave(bool inOrder);
+  void leave(bool inOrder, Deadline deadline);
   int rankAt(int32_t node, int32_t local) const;
   std::string rankName(int rank) const;
 
@@ -121,7 +125,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
   std::vector<mkCommand_t> ring_;
   emu::RankMemory memory_;
   std::unique_ptr<Heap> heap_;
-  uint64_t workspace_ = 0;
+  std::atomic<uint64_t> workspace_{0};  // the same on all ranks, also where a heap has more after a failed growth
   std::unique_ptr<emu::Agents> agents_;
   std::map<uint64_t, std::unique_ptr<mkWindow>> windows_;
   uint64_t nextWindow_ = 1;
@@ -137,13 +141,13 @@ class Comm : public std::enable_shared_from_this<Comm> {
   uint64_t launched_ = 0;      // operations put on a stream; the epoch of the next is one more
   uint64_t rejected_ = 0;      // epoch of the newest operation refused here and not launched since
   uint64_t runningSince_ = 0;  // clock when the running launch began; 0: none
+  uint32_t runningHash_ = 0;   // of the newest launch that has begun, and its arguments
   std::string runningText_;
   uint64_t waitingNoted_ = 0;  // newest epoch for which the hub knows that this rank waits for others to enter
-  std::map<uint32_t, std::string> arguments_;  // of recent launches, by hash
-  std::vector<uint32_t> argumentOrder_;
-  std::vector<int> leaving_;  // ranks that wait for us to let go
-  bool stopped_ = false;      // proxy closed, no launch in flight: nothing here writes to peers
-  int departed_ = -1;         // a rank that has left: no further launch can succeed
+  std::vector<int> leaving_;   // ranks that wait for us to let go
+  bool growing_ = false;       // the proxy's endpoint is in the hands of growTo()
+  bool stopped_ = false;       // proxy closed, no launch in flight: nothing here writes to peers
+  int departed_ = -1;          // a rank that has left: no further launch can succeed
   uint64_t departedAt_ = 0;
   std::string networkFailure_;  // seen by the proxy, waiting for the bootstrap to know better
   int networkFailureNode_ = -1;

@@ -1,7 +1,8 @@
-// Collective parts of a communicator: joining, the network, growing the heap, windows.  Every step that can fail on one rank
-// alone ends in an agreement, so that all ranks fail alike.
+// Collective parts of a communicator: joining, the network, growing the heap, windows, the common end.  Every step that can
+// fail on one rank alone ends in an agreement, so that all ranks fail alike.
 #include <unistd.h>
 
+#include <algorithm>
 #include <cstring>
 
 #include "host/comm.h"
@@ -46,7 +47,10 @@ void Comm::together(const std::string& what, Step&& step) {
 Comm::Comm(int nranks, int rank, const Settings& settings)
     : settings_(settings), nranks_(nranks), rank_(rank), pid_(getpid()) {}
 
-Comm::~Comm() = default;
+Comm::~Comm() {
+  // Its thread calls back into members that go first.  Only where setting up has failed is it not stopped already.
+  if (proxy_ != nullptr) proxy_->stop();
+}
 
 std::shared_ptr<Comm> Comm::init(int nranks, int rank, const mkUniqueId_t& id, const Settings& settings) {
   std::shared_ptr<Comm> comm(new Comm(nranks, rank, settings));
@@ -166,11 +170,23 @@ void Comm::growTo(uint64_t workspace) {
   together("mapping the peers' heaps", [&] { heap_->openPeers(workspace); });
   if (proxy_ != nullptr) {
     const sched::Place& place = memory_.place;
-    proxy_->pause();
-    struct Resume {
-      Proxy& proxy;
-      ~Resume() { proxy.resume(); }
-    } const resume{*proxy_};
+    // The endpoint is this thread's meanwhile: a verdict must not close it (tick).
+    struct Endpoint {
+      Comm& comm;
+      explicit Endpoint(Comm& c) : comm(c) {
+        {
+          const std::lock_guard lock(comm.mutex_);
+          if (comm.error_ != mkSuccess) throw Error(comm.error_, comm.errorText_);
+          comm.growing_ = true;
+        }
+        comm.proxy_->pause();
+      }
+      ~Endpoint() {
+        comm.proxy_->resume();
+        const std::lock_guard lock(comm.mutex_);
+        comm.growing_ = false;
+      }
+    } const endpoint(*this);
     std::vector<uint8_t> keys;
     together("registering the heap", [&] { keys = proxy_->registerHeap(); });
     const auto all = bootstrap_->allgather(keys, "memory keys");
@@ -183,14 +199,16 @@ void Comm::growTo(uint64_t workspace) {
       }
     });
   }
-  workspace_ = heap_->workspace();
+  // Not the heap's own: where growing has failed before on another rank, that is more than the others have.
+  workspace_ = std::max<uint64_t>(workspace_, sched::alignUp(workspace, sched::kWorkspaceUnit));
 }
 
 void Comm::reserve(size_t bytes) {
   throwIfFailed();
-  requireQuiet("mkCommReserve");
-  if (!awaitNetwork(settings_.timeoutMs))
-    fail(mkErrorTimeout, "network writes of earlier operations have not completed");
+  together("mkCommReserve", [this] {
+    requireQuiet("mkCommReserve");
+    requireNetworkSettled();
+  });
   const uint64_t mine = bytes;
   const auto all = bootstrap_->allgather(bytesOf(mine), "reserve");
   uint64_t most = 0;
@@ -198,15 +216,24 @@ void Comm::reserve(size_t bytes) {
   if (most > workspace_) growTo(most);
 }
 
+void Comm::finalize() {
+  {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return pending_ == 0; });
+  }
+  throwIfFailed();
+  together("mkCommFinalize", [this] { requireNetworkSettled(); });
+}
+
 mkWindow* Comm::registerWindow(void* ptr, size_t bytes) {
   throwIfFailed();
-  requireQuiet("mkCommWindowRegister");
   const sched::Place& place = memory_.place;
   auto window = std::make_unique<mkWindow>();
   struct Claim {
     uint64_t segment, offset, bytes, segmentBytes;
   } mine = {};
   together("window", [&] {
+    requireQuiet("mkCommWindowRegister");
     window->pinned = std::make_unique<Pinned>(ptr, bytes);
     mine = {window->pinned->segment(), window->pinned->offset(), bytes, window->pinned->memory()->bytes()};
   });
@@ -249,9 +276,12 @@ mkWindow* Comm::registerWindow(void* ptr, size_t bytes) {
 }
 
 void Comm::deregisterWindow(mkWindow* window) {
-  const uint64_t mine = checkWindow(window)->id;
   throwIfFailed();
-  requireQuiet("mkCommWindowDeregister");
+  uint64_t mine = 0;
+  together("deregistering a window", [&] {
+    requireQuiet("mkCommWindowDeregister");
+    mine = checkWindow(window)->id;
+  });
   const auto all = bootstrap_->allgather(bytesOf(mine), "deregistering a window");
   together("deregistering a window: comparing", [&] {
     for (int r = 0; r < nranks_; ++r) {
