@@ -131,8 +131,9 @@ MK_EXPORT mkResult_t mkGetBuildInfo(mkBuildInfo_t* info);
 
 /* A short constant text for a code; never NULL.  Any thread. */
 MK_EXPORT const char* mkGetErrorString(mkResult_t result);
-/* The text of the last failure: of the communicator if comm is not NULL (asynchronous ones included), else of the
- * calling thread.  Never NULL; "" if there was none.  Valid until the thread's next call into the library.  Any thread. */
+/* The text of a failure: if comm is not NULL, of the error that made the communicator unusable (see
+ * mkCommGetAsyncError), else of the calling thread's last call that failed.  Never NULL; "" if there was none.  Valid until
+ * the thread's next call into the library.  Any thread. */
 MK_EXPORT const char* mkGetLastError(mkComm_t comm);
 
 /* ---- Communicators --------------------------------------------------------------------------------------------- */
@@ -229,10 +230,11 @@ MK_EXPORT mkResult_t mkCommReserve(mkComm_t comm, size_t bytes);
 #define MK_EXCHANGE_SWAP 1u /* every node sends each chunk to every other, one hop; default for two nodes */
 #define MK_EXCHANGE_HOME 2u /* each chunk is summed by a home node, which sends the result; default beyond two */
 
-/* Choices for one operation.  All but the numbers of agents must be the same on all ranks (checked).  mkTuneQuery fills in what was chosen. */
+/* Choices for one operation.  All but the numbers of agents must be the same on all ranks (checked).  mkTuneQuery fills in
+ * what was chosen. */
 typedef struct {
   uint32_t structSize, structId; /* MK_ID_TUNE */
-  uint32_t tileM, tileN;         /* shape of a tile of the result; tileN a multiple of 16 */
+  uint32_t tileM, tileN;         /* shape of a tile of the result; multiples of 16, up to 256 */
   uint32_t chunkTiles;           /* tiles per network chunk, 1 to 65536 */
   uint32_t exchange;             /* MK_EXCHANGE_... */
   uint32_t computeAgents;        /* blocks that compute (CPU platform: fibres) */
@@ -246,7 +248,8 @@ typedef struct {
  *   differ from rank to rank and may be 0.  M, N may be 0.  N (and Kr where it is a row length) in multiples of 16
  *   bytes.  a and b: both bf16 or both fp16; c: the same type or fp32.
  *   c in a window (same window and offset on all ranks): peers store into it directly.  Otherwise it is staged in the
- *   symmetric heap.  With beta not 0 the old C must be the same on all ranks.
+ *   symmetric heap.  C must not overlap a, b or bias.  The bias, and with beta not 0 the old C, must be the same on all
+ *   ranks: which rank adds them to an element is not defined.
  * Products and sums are fp32; what travels between ranks is rounded once to the wire type. */
 typedef struct {
   uint32_t structSize, structId; /* MK_ID_GEMM_ALL_REDUCE_ARGS */
