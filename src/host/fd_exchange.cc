@@ -30,6 +30,8 @@ struct Greeting {
   int32_t rank;
 };
 
+constexpr int kFriendMs = 10'000;
+
 struct UnixAddress {
   sockaddr_un address = {};
   socklen_t length = 0;
@@ -43,6 +45,14 @@ struct UnixAddress {
   }
   const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
 };
+
+// A signal handler of the application may interrupt any of these calls.
+template <class Call>
+auto again(Call&& call) {
+  auto result = call();
+  while (result < 0 && errno == EINTR) result = call();
+  return result;
+}
 
 UniqueFd unixSocket(int flags) {
   UniqueFd fd(socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC | flags, 0));
@@ -61,7 +71,7 @@ UniqueFd listenAt(const Token& name, int backlog) {
 void give(const Offer& to, int fd, int rank) {
   const UniqueFd socket = unixSocket(0);
   const UnixAddress at(to.name);
-  if (connect(socket.get(), at.get(), at.length) != 0)
+  if (again([&] { return connect(socket.get(), at.get(), at.length); }) != 0)
     failErrno(errno, "cannot reach a peer of this node over a Unix socket (do the ranks share a network namespace?)");
   Greeting greeting{to.token, rank};
   iovec data{&greeting, sizeof(greeting)};
@@ -76,7 +86,7 @@ void give(const Offer& to, int fd, int rank) {
   header->cmsg_type = SCM_RIGHTS;
   header->cmsg_len = CMSG_LEN(sizeof(int));
   std::memcpy(CMSG_DATA(header), &fd, sizeof(int));
-  if (sendmsg(socket.get(), &message, MSG_NOSIGNAL) != static_cast<ssize_t>(sizeof(greeting)))
+  if (again([&] { return sendmsg(socket.get(), &message, MSG_NOSIGNAL); }) != static_cast<ssize_t>(sizeof(greeting)))
     failErrno(errno, "cannot pass a descriptor to a peer of this node");
 }
 
@@ -84,7 +94,7 @@ void give(const Offer& to, int fd, int rank) {
 bool take(int listener, const Token& token, int* rank, UniqueFd* fd) {
   const UniqueFd socket(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
   if (!socket) return false;
-  // A friend has sent everything before we accept: no waiting here.
+  // A friend sends right after it has connected, but may lose the processor in between.
   Greeting greeting = {};
   iovec data{&greeting, sizeof(greeting)};
   alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
@@ -94,7 +104,7 @@ bool take(int listener, const Token& token, int* rank, UniqueFd* fd) {
   message.msg_control = space;
   message.msg_controllen = sizeof(space);
   pollfd ready{socket.get(), POLLIN, 0};
-  if (poll(&ready, 1, 1000) != 1) return false;
+  if (again([&] { return poll(&ready, 1, kFriendMs); }) != 1) return false;
   const ssize_t n = recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   UniqueFd got;
   for (cmsghdr* h = CMSG_FIRSTHDR(&message); h != nullptr; h = CMSG_NXTHDR(&message, h)) {
