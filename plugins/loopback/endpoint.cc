@@ -176,7 +176,7 @@ void* Endpoint::importMemory(int index, const uint8_t* keyBytes, int timeoutMs) 
   Peer& peer = peerAt(index);
   if (timeoutMs < 0) fail(mkErrorInvalidArgument, "timeoutMs %d: must not be negative", timeoutMs);
   const auto deadline = Clock::now() + std::chrono::milliseconds(timeoutMs);
-  Key key;
+  Key key = {};
   std::memcpy(&key, keyBytes, sizeof(key));
   if (key.magic != kMagic || key.endpoint != peer.address.id)
     fail(mkErrorInvalidArgument, "the key is not of a registration of %s", peer.name().c_str());

@@ -21,7 +21,7 @@ class Endpoint final : private Carrier {
   // Listens from here on.
   explicit Endpoint(const Settings& settings);
   // After it nothing of this endpoint reads or writes memory any more.
-  ~Endpoint();
+  ~Endpoint() override;
   Endpoint(const Endpoint&) = delete;
   Endpoint& operator=(const Endpoint&) = delete;
 
@@ -30,9 +30,9 @@ class Endpoint final : private Carrier {
   void connect(int count, int self, const uint8_t* addresses, int timeoutMs);
   void* registerMemory(const mkTransportMemory_t& memory, uint8_t* key);
   void deregisterMemory(void* handle);
-  void* importMemory(int peer, const uint8_t* key, int timeoutMs);
+  void* importMemory(int index, const uint8_t* keyBytes, int timeoutMs);
   void releaseMemory(void* remote);
-  int post(int peer, const mkTransportWrite_t* writes, int count);
+  int post(int index, const mkTransportWrite_t* writes, int count);
   // Returns how many events were filled in; the last error event's reason becomes the text of lastError.
   int poll(mkTransportEvent_t* events, int capacity);
 

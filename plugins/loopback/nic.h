@@ -40,6 +40,8 @@ struct Flight {
 
 class Carrier {
  public:
+  virtual ~Carrier() = default;
+
   enum class Outcome { done, full, gone };  // full: no room in the arrival ring; gone: the peer ended the registration
   // Stores bytes [from, to) of the payload.  again: as in RemoteRegion::copy.
   virtual Outcome copy(const Flight& flight, uint64_t from, uint64_t to, bool again) = 0;
@@ -47,9 +49,6 @@ class Carrier {
   virtual Outcome notify(const Flight& flight) = 0;
   // The write is over; reason only if status is not success.
   virtual void finished(const Flight& flight, mkResult_t status, const std::string& reason) = 0;
-
- protected:
-  ~Carrier() = default;
 };
 
 class Nic {

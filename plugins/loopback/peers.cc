@@ -18,7 +18,7 @@ void Peer::end(State how, const std::string& text) {
 
 void Peer::readMessages() {
   while (state == State::connected) {
-    Message message;
+    Message message = {};
     UniqueFd fd;
     switch (in.receive(&message, &fd)) {
       case Connection::Received::nothing:

@@ -111,7 +111,7 @@ class Rendezvous {
 
   void hearStrangers() {
     for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
-      Message message;
+      Message message = {};
       UniqueFd fd;
       const auto received = stranger->connection.receive(&message, &fd);
       if (received == Connection::Received::nothing && Clock::now() < stranger->deadline) {

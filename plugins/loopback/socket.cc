@@ -130,7 +130,7 @@ void Connection::close() {
 }
 
 UniqueFd listenOn(const std::string& name) {
-  sockaddr_un address;
+  sockaddr_un address = {};
   const socklen_t length = fill(name, &address);
   UniqueFd fd(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!fd) failErrno(errno, "listening socket");
@@ -141,7 +141,7 @@ UniqueFd listenOn(const std::string& name) {
 }
 
 int connectTo(const std::string& name, UniqueFd* fd) {
-  sockaddr_un address;
+  sockaddr_un address = {};
   const socklen_t length = fill(name, &address);
   UniqueFd made(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   if (!made) failErrno(errno, "socket to a peer");

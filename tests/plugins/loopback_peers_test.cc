@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "lane.h"
+#include "words.h"
 
 namespace test {
 namespace {
@@ -234,21 +235,21 @@ TEST_CASE("loopback: who does not connect is named") {
   CHECK(plugin.table().post(endpoints[0], 1, nullptr, 0, &accepted) == mkErrorInvalidUsage);
   SECTION("it is late") {
     CHECK(plugin.table().connect(endpoints[0], 2, 0, addresses.data(), 60) == mkErrorTimeout);
-    CHECK_THAT(plugin.table().lastError(),
-               Catch::Matchers::Contains("peer 1 (process " + std::to_string(getpid()) + ") has not connected"));
+    CHECK(missing(plugin.table().lastError(),
+                  {"peer 1 (process " + std::to_string(getpid()) + ") has not connected"}) == "");
     CHECK(plugin.table().close(endpoints[1]) == mkSuccess);
   }
   SECTION("it has closed") {
     CHECK(plugin.table().close(endpoints[1]) == mkSuccess);
     CHECK(plugin.table().connect(endpoints[0], 2, 0, addresses.data(), 5000) == mkErrorRemote);
-    CHECK_THAT(plugin.table().lastError(), Catch::Matchers::Contains("peer 1"));
+    CHECK(missing(plugin.table().lastError(), {"peer 1"}) == "");
   }
   SECTION("the list is wrong") {
     CHECK(plugin.table().connect(endpoints[0], 2, 1, addresses.data(), 5000) == mkErrorInvalidArgument);
     CHECK(plugin.table().connect(endpoints[1], 2, 2, addresses.data(), 5000) == mkErrorInvalidArgument);
     addresses[0] ^= 1;
     CHECK(plugin.table().connect(endpoints[1], 2, 1, addresses.data(), 5000) == mkErrorInvalidArgument);
-    CHECK_THAT(plugin.table().lastError(), Catch::Matchers::Contains("address 0 of 2"));
+    CHECK(missing(plugin.table().lastError(), {"address 0 of 2"}) == "");
     CHECK(plugin.table().close(endpoints[1]) == mkSuccess);
   }
   CHECK(plugin.table().close(endpoints[0]) == mkSuccess);
@@ -262,7 +263,7 @@ TEST_CASE("loopback: peers with another contract are refused") {
   second.succeed(second.table().open(second.context(), 0, &endpoints[1], addresses.data() + MK_TRANSPORT_ADDRESS_BYTES),
                  "open");
   CHECK(first.table().connect(endpoints[0], 2, 0, addresses.data(), 1000) == mkErrorInvalidUsage);
-  CHECK_THAT(first.table().lastError(), Catch::Matchers::Contains("MKERNEL_LOOPBACK_CONTRACT must agree"));
+  CHECK(missing(first.table().lastError(), {"MKERNEL_LOOPBACK_CONTRACT must agree"}) == "");
   CHECK(first.table().close(endpoints[0]) == mkSuccess);
   CHECK(second.table().close(endpoints[1]) == mkSuccess);
 }
