@@ -1,7 +1,11 @@
 // Sizes that overflow, failures that arrive at awkward moments, and ranks that leave: what must not be taken for success, nor
 // for a fault.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <atomic>
 #include <chrono>
+#include <csignal>
 #include <thread>
 
 #include "emu/hooks.h"
@@ -163,4 +167,88 @@ TEST_CASE("differing arguments are named, however many launches are queued behin
   });
   INFO((errors.empty() ? std::string() : errors[0]));
   CHECK(errors.empty());
+}
+
+TEST_CASE("two communicators over the same ranks, in opposite orders on two streams") {
+  const World world = GENERATE(World{1, 2}, World{2, 2});
+  mkUniqueId_t other;
+  REQUIRE(mkGetUniqueId(&other) == mkSuccess);
+  requireAll(world, [&](mkComm_t first, int rank) {
+    const std::string host = "test-node-" + std::to_string(rank / world.locals);
+    mkConfig_t config;
+    MK_INIT(&config, MK_ID_CONFIG);
+    config.hostId = host.c_str();
+    mkComm_t comms[2] = {first, nullptr};
+    expect(mkCommInitRankConfig(&comms[1], world.ranks(), other, rank, &config), "second communicator");
+    mkStream_t streams[2] = {};
+    for (mkStream_t& s : streams) expect(mkCpuStreamCreate(&s), "stream");
+    {
+      Operands a({.m = 100, .n = 136, .k = 64, .window = true, .seed = 3}, world, rank, comms[0]);
+      Operands b({.m = 70, .n = 72, .k = 64, .seed = 4}, world, rank, comms[1]);
+      const Operands* const both[2] = {&a, &b};
+      for (int round = 0; round < 20; ++round) {
+        for (int i = 0; i < 2; ++i) {
+          const int which = (rank + round / 4 + i) % 2;
+          const mkGemmAllReduceArgs_t args = both[which]->args();
+          expect(mkGemmAllReduce(comms[which], &args, streams[which]), "launch");
+        }
+      }
+      for (const mkStream_t s : streams) expect(mkCpuStreamDestroy(s), "stream");
+      for (const mkComm_t c : comms) expect(asyncError(c), "asynchronous error", c);
+      a.check();
+      b.check();
+    }
+    expect(mkCommDestroy(comms[1]), "destroy the second");
+  });
+}
+
+TEST_CASE("infinities and not-a-numbers come out with the same bits on all ranks") {
+  const World world = GENERATE(World{1, 3}, World{2, 2}, World{3, 1});
+  const uint32_t exchange = GENERATE(MK_EXCHANGE_SWAP, MK_EXCHANGE_HOME);
+  const bool fp32 = GENERATE(false, true);
+  test::BitCompare bits(world.ranks());
+  requireAll(world, [&](mkComm_t comm, int rank) {
+    Case c{.m = 97, .n = 72, .k = 96, .out = fp32 ? mkFloat32 : mkBfloat16, .bias = true, .alpha = 0.5f};
+    c.tune.exchange = exchange;
+    Operands o(c, world, rank, comm);
+    const mkGemmAllReduceArgs_t args = o.args();
+    // Rows of infinities of either sign (which meet as inf - inf), of NaNs with a payload of this rank's own, of overflow.
+    auto* a = static_cast<uint16_t*>(args.a.data);
+    const int64_t k = args.a.dims[1];
+    for (int64_t i = 0; i < c.m; ++i) {
+      for (int64_t d = 0; d < k; ++d) {
+        uint16_t& x = a[i * k + d];
+        if (i % 7 == rank) x = 0x7f80;
+        if (i % 7 == rank + 1) x = 0xff80;
+        if (i % 5 == 1 && d == rank) x = static_cast<uint16_t>((rank % 2 == 0 ? 0x7fc1 : 0xffc1) + rank);
+        if (i % 5 == 2) x = 0x7f7f;
+      }
+    }
+    expect(mkGemmAllReduce(comm, &args, nullptr), "mkGemmAllReduce", comm);
+    bits.put(rank, o.outputBits());
+  });
+  CHECK(bits.equal());
+}
+
+TEST_CASE("a forked child is told that streams and communicators are its parent's") {
+  requireAll({1, 1}, [&](mkComm_t comm, int rank) {
+    mkStream_t stream = nullptr;
+    expect(mkCpuStreamCreate(&stream), "stream");
+    const pid_t child = fork();
+    if (child == 0) {
+      const bool refused = mkCpuStreamSynchronize(stream) == mkErrorInvalidArgument &&
+                           mkCpuStreamDestroy(stream) == mkErrorInvalidArgument &&
+                           mkCommFinalize(comm) == mkErrorInvalidUsage && mkCommAbort(comm) == mkErrorInvalidUsage;
+      _exit(refused ? 0 : 1);
+    }
+    int status = -1;
+    for (int i = 0; i < 5000 && waitpid(child, &status, WNOHANG) == 0; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
+      kill(child, SIGKILL);
+      throw std::string("the child was not refused");
+    }
+    test::runCase({.m = 40, .n = 40, .k = 16}, {1, 1}, rank, comm, stream);
+    expect(mkCpuStreamDestroy(stream), "stream");
+  });
 }
