@@ -40,6 +40,9 @@ void Comm::together(const std::string& what, Step&& step) {
   } catch (const std::bad_alloc&) {
     result = mkErrorSystem;
     text = "out of memory";
+  } catch (const std::exception& e) {
+    result = mkErrorInternal;
+    text = e.what();
   }
   bootstrap_->agree(result, text, what);
 }

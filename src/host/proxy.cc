@@ -6,8 +6,8 @@
 
 #include "host/error.h"
 #include "host/log.h"
+#include "host/thread.h"
 
-#include <pthread.h>
 #include <time.h>
 
 namespace mk {
@@ -91,8 +91,13 @@ void Proxy::importHeap(uint32_t node, const std::vector<uint8_t>& keys, int time
 
 void Proxy::start(std::function<void(int, const std::string&)> onFailure) {
   onFailure_ = std::move(onFailure);
-  thread_ = std::thread([this] { loop(); });
-  pthread_setname_np(thread_.native_handle(), "mk-proxy");
+  thread_ = startThread("mk-proxy", [this] { loop(); });
+}
+
+int Proxy::unfinishedNode() const {
+  for (uint32_t n = 0; n < nodes_; ++n)
+    if (peers_[n].unfinished.load(std::memory_order_relaxed) != 0) return static_cast<int>(n);
+  return -1;
 }
 
 void Proxy::pause() {
@@ -230,6 +235,7 @@ bool Proxy::takeCommands(uint64_t now) {
     }
     Peer& p = peers_[node];
     p.queue[(p.head + p.count++) % p.queue.size()] = pending;
+    p.unfinished.fetch_add(1, std::memory_order_relaxed);
     ++pendingTotal_;
   }
   return any;
@@ -276,10 +282,15 @@ bool Proxy::collectEvents() {
   uint64_t sent = 0;
   for (int i = 0; i < count; ++i) {
     const mkTransportEvent_t& e = events[i];
+    if (e.peer < 0 || static_cast<uint32_t>(e.peer) >= nodes_) {
+      failed(-1, format("transport %s: event of node %d, which does not exist", transport_->name.c_str(), e.peer));
+      continue;
+    }
     switch (e.kind) {
       case MK_EVENT_SENT:
         if (e.status == 0) {
           ++sent;
+          peers_[static_cast<size_t>(e.peer)].unfinished.fetch_sub(1, std::memory_order_relaxed);
         } else {
           failed(e.peer, format("transport %s: a write of %llu bytes to node %d failed (%s)", transport_->name.c_str(),
                                 static_cast<unsigned long long>(e.cookie), e.peer,
