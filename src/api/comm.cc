@@ -74,6 +74,9 @@ mkResult_t mkCommInitAllgather(mkComm_t* comm, int nranks, int rank, mkAllgather
       } catch (const Error& e) {
         mine.result = e.code();
         text = e.what();
+      } catch (const std::exception& e) {  // the others wait in the gathering
+        mine.result = mkErrorSystem;
+        text = e.what();
       }
     }
     std::vector<decltype(mine)> all(static_cast<size_t>(nranks));
