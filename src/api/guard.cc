@@ -6,6 +6,7 @@
 #include <exception>
 #include <new>
 #include <string>
+#include <string_view>
 
 #include "host/log.h"
 
@@ -44,7 +45,9 @@ const char* structName(uint32_t id) {
 
 void keep(const char* function, const char* text) noexcept {
   try {
-    lastError.text = std::string(function) + ": " + text;
+    const std::string prefix = std::string(function) + ": ";
+    // A failure that comes back from another rank, or from a stream, has been through here before.
+    lastError.text = std::string_view(text).substr(0, prefix.size()) == prefix ? text : prefix + text;
   } catch (const std::bad_alloc&) {
     lastError.text.clear();
     lastError.fixed = "out of memory, also for the text of the error";

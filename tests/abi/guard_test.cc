@@ -43,6 +43,9 @@ TEST_CASE("exceptions become codes and the thread's last error", "[api]") {
   CHECK(mk::guarded("f", [] {}) == mkSuccess);
   CHECK(std::string(mkGetLastError(nullptr)) == "mkFoo: rank 3 is late");  // a success does not clear it
 
+  CHECK(refused("mkFoo", mkErrorTimeout, "mkFoo: rank 4 is late") == mkErrorTimeout);
+  CHECK(std::string(mkGetLastError(nullptr)) == "mkFoo: rank 4 is late");  // named once
+
   CHECK(codeOf([] { throw std::bad_alloc(); }) == mkErrorSystem);
   CHECK(std::string(mkGetLastError(nullptr)) == "body: out of memory");
   CHECK(codeOf([] { throw std::runtime_error("odd"); }) == mkErrorInternal);
