@@ -110,6 +110,7 @@ struct AgentPool::Impl {
   Impl(const Impl&) = delete;
   Impl& operator=(const Impl&) = delete;
 
+  static void prepare(Fibre& f);
   void enter(uint32_t index);
   void yield(bool last);
   static void trampoline();
@@ -117,6 +118,16 @@ struct AgentPool::Impl {
 
 namespace {
 thread_local AgentPool::Impl* active = nullptr;
+}
+
+// A function of its own: to the compiler getcontext may return twice, which it then must not in a loop.
+void AgentPool::Impl::prepare(Fibre& f) {
+  f.finished = false;
+  getcontext(&f.context);
+  f.context.uc_stack.ss_sp = f.stack;
+  f.context.uc_stack.ss_size = kStackBytes;
+  f.context.uc_link = nullptr;
+  makecontext(&f.context, &Impl::trampoline, 0);
 }
 
 void AgentPool::Impl::enter(uint32_t index) {
@@ -172,15 +183,7 @@ void AgentPool::run(uint32_t count, const std::function<void(uint32_t)>& body) {
   pool.body = &body;
   Impl* outer = active;
   active = &pool;
-  for (uint32_t i = 0; i < count; ++i) {
-    Fibre& f = pool.fibres[i];
-    f.finished = false;
-    getcontext(&f.context);
-    f.context.uc_stack.ss_sp = f.stack;
-    f.context.uc_stack.ss_size = kStackBytes;
-    f.context.uc_link = nullptr;
-    makecontext(&f.context, &Impl::trampoline, 0);
-  }
+  for (uint32_t i = 0; i < count; ++i) pool.prepare(pool.fibres[i]);
   uint32_t alive = count;
   uint32_t idleRounds = 0;
   while (alive > 0) {
