@@ -58,7 +58,7 @@ struct SlowTiles {
 }  // namespace
 
 TEST_CASE("a reservation that overflows is refused on every rank, and the communicator lives on") {
-  const World world = GENERATE(World{1, 1}, World{2, 1}, World{1, 2});
+  const World world = GENERATE(from_range(test::worlds({World{1, 1}, World{2, 1}, World{1, 2}})));
   requireAll(world, [&](mkComm_t comm, int rank) {
     for (const size_t bytes : {SIZE_MAX, SIZE_MAX - 4096, size_t{1} << 62})
       expect(mkCommReserve(comm, bytes), "reserve", nullptr, mkErrorInvalidArgument);
@@ -110,7 +110,7 @@ TEST_CASE("a result too large to be numbered is refused") {
 }
 
 TEST_CASE("an operation leaves when it is revoked, also where it waits for nobody") {
-  const World world = GENERATE(World{1, 1}, World{1, 2}, World{2, 1});
+  const World world = GENERATE(from_range(test::worlds({World{1, 1}, World{1, 2}, World{2, 1}})));
   const SlowTiles slow(0, 20000);  // 400 tiles of 20 ms on rank 0
   requireAll(world, [&](mkComm_t comm, int rank) {
     mkStream_t stream = nullptr;
@@ -135,7 +135,7 @@ TEST_CASE("an operation leaves when it is revoked, also where it waits for nobod
 }
 
 TEST_CASE("a rank that destroys its communicator in order is no fault to the others") {
-  const World world = GENERATE(World{2, 1}, World{3, 1}, World{2, 2});
+  const World world = GENERATE(from_range(test::worlds({World{2, 1}, World{3, 1}, World{2, 2}})));
   requireAll(world, [&](mkComm_t comm, int rank) {
     test::runCase({.m = 40, .n = 40, .k = 16}, world, rank, comm);
     if (rank == 1) return;
@@ -170,7 +170,7 @@ TEST_CASE("differing arguments are named, however many launches are queued behin
 }
 
 TEST_CASE("two communicators over the same ranks, in opposite orders on two streams") {
-  const World world = GENERATE(World{1, 2}, World{2, 2});
+  const World world = GENERATE(from_range(test::worlds({World{1, 2}, World{2, 2}})));
   mkUniqueId_t other;
   REQUIRE(mkGetUniqueId(&other) == mkSuccess);
   requireAll(world, [&](mkComm_t first, int rank) {
@@ -203,7 +203,7 @@ TEST_CASE("two communicators over the same ranks, in opposite orders on two stre
 }
 
 TEST_CASE("infinities and not-a-numbers come out with the same bits on all ranks") {
-  const World world = GENERATE(World{1, 3}, World{2, 2}, World{3, 1});
+  const World world = GENERATE(from_range(test::worlds({World{1, 3}, World{2, 2}, World{3, 1}})));
   const uint32_t exchange = GENERATE(MK_EXCHANGE_SWAP, MK_EXCHANGE_HOME);
   const bool fp32 = GENERATE(false, true);
   test::BitCompare bits(world.ranks());

@@ -68,12 +68,12 @@ void jumpTo(mkComm_t handle, uint64_t target) {
     for (uint32_t slot = 0; slot < mk::sched::kControlSlots; ++slot) set(m.controlLayout.arrival(slot, n));
 }
 
-const World kSome[] = {{1, 3}, {2, 2}, {3, 2}};
+const std::vector<World> kSome = test::worlds({{1, 3}, {2, 2}, {3, 2}});
 
 }  // namespace
 
 TEST_CASE("what is sent is what the formula says, on every rank") {
-  const World world = GENERATE(World{2, 1}, World{2, 4}, World{3, 2}, World{4, 2}, World{5, 1});
+  const World world = GENERATE(from_range(test::worlds({{2, 1}, {2, 4}, {3, 2}, {4, 2}, {5, 1}})));
   const uint32_t exchange = GENERATE(0u, MK_EXCHANGE_SWAP, MK_EXCHANGE_HOME);
   requireAll(world, [&](mkComm_t comm, int rank) {
     for (const bool fp32 : {false, true}) {
@@ -112,7 +112,7 @@ TEST_CASE("what is sent is what the formula says, on every rank") {
 }
 
 TEST_CASE("all ranks hold the same bits, run after run") {
-  const World world = GENERATE(from_range(std::begin(kSome), std::end(kSome)));
+  const World world = GENERATE(from_range(kSome));
   const bool window = GENERATE(false, true);
   test::BitCompare first(world.ranks()), second(world.ranks());
   requireAll(world, [&](mkComm_t comm, int rank) {
@@ -133,7 +133,7 @@ TEST_CASE("all ranks hold the same bits, run after run") {
 }
 
 TEST_CASE("a large shape, the epoch advanced far, the large shape again") {
-  const World world = GENERATE(from_range(std::begin(kSome), std::end(kSome)));
+  const World world = GENERATE(from_range(kSome));
   // Also by a multiple of 2^32 and of 4: stale flags then agree in their low bits with the new epoch.
   const uint64_t by = GENERATE(uint64_t{4}, uint64_t{1} << 32, (uint64_t{1} << 32) + 2, (uint64_t{5} << 32) - 1);
   std::barrier sync(world.ranks());
@@ -161,7 +161,7 @@ TEST_CASE("a large shape, the epoch advanced far, the large shape again") {
 }
 
 TEST_CASE("back-to-back launches with one slow rank") {
-  const World world = GENERATE(from_range(std::begin(kSome), std::end(kSome)));
+  const World world = GENERATE(from_range(kSome));
   // Rank 1 is slow at its tiles, so that the others run into the next launches while it still works on the last.
   mk::emu::hook().store([](int rank, uint64_t epoch, mk::emu::Point point, uint64_t) {
     if (rank == 1 && point == mk::emu::Point::multiply && epoch % 3 != 0)
@@ -194,7 +194,7 @@ TEST_CASE("back-to-back launches with one slow rank") {
 }
 
 TEST_CASE("the heap grows between launches, and a shape too large for it is refused") {
-  const World world = GENERATE(from_range(std::begin(kSome), std::end(kSome)));
+  const World world = GENERATE(from_range(kSome));
   requireAll(world, [&](mkComm_t comm, int rank) {
     Operands small({.m = 64, .n = 64, .k = 32}, world, rank, comm);
     launch(comm, small);
@@ -217,7 +217,7 @@ TEST_CASE("the heap grows between launches, and a shape too large for it is refu
 
 TEST_CASE("soak: a stream of mixed shapes") {
   const char* longRun = std::getenv("MKERNEL_TEST_LONG");
-  const int operations = longRun != nullptr ? 10000 : 500;
+  const int operations = longRun != nullptr ? 10000 : test::kBrief ? 60 : 500;
   const World world{2, 2};
   requireAll(world, [&](mkComm_t comm, int rank) {
     std::mt19937_64 random(7);  // the same choices on every rank

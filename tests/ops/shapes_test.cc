@@ -14,12 +14,12 @@ std::string joined(const std::vector<std::string>& lines) {
   return all;
 }
 
-const World kWorlds[] = {{1, 1}, {1, 2}, {1, 8}, {2, 1}, {2, 4}, {3, 2}, {4, 2}, {8, 1}};
+const std::vector<World> kWorlds = test::worlds({{1, 1}, {1, 2}, {1, 8}, {2, 1}, {2, 4}, {3, 2}, {4, 2}, {8, 1}});
 
 }  // namespace
 
 TEST_CASE("shapes and types in every world") {
-  const World world = GENERATE(from_range(std::begin(kWorlds), std::end(kWorlds)));
+  const World world = GENERATE(from_range(kWorlds));
   std::vector<Case> cases;
   cases.push_back({.m = 200, .n = 136, .k = 96});
   cases.push_back({.m = 64, .n = 64, .k = 64, .window = true});

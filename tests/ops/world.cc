@@ -82,6 +82,11 @@ mkTensor_t matrix(const void* data, mkDataType_t t, int64_t rows, int64_t cols, 
 
 }  // namespace
 
+std::vector<World> worlds(std::vector<World> all) {
+  if (kBrief) return {{2, 2}, {3, 2}};
+  return all;
+}
+
 void expect(mkResult_t result, const char* what, mkComm_t comm, mkResult_t expected) {
   if (result == expected) return;
   std::string text = std::string(what) + ": " + mkGetErrorString(result) + ": " + mkGetLastError(nullptr);
