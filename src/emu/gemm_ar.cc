@@ -8,8 +8,8 @@ namespace {
 
 class GemmArPlatform : public BasePlatform {
  public:
-  GemmArPlatform(Launch& launch, const GemmArOperands& op, TileEngine& engine)
-      : BasePlatform(launch), op_(op), engine_(engine) {}
+  GemmArPlatform(Launch& launch, uint32_t agent, const GemmArOperands& op, TileEngine& engine)
+      : BasePlatform(launch, agent), op_(op), engine_(engine) {}
 
   using Task = protocol::TileTask;
   using Ref = protocol::Ref;
@@ -46,11 +46,13 @@ protocol::FailRecord runGemmAr(Agents& agents, const RankMemory& memory, const s
                                const GemmArOperands& operands) {
   Launch launch;
   launch.memory = &memory;
+  launch.waits = &agents.waits;
   launch.epoch = memory.ownWord(protocol::OwnLayout::epoch).load(std::memory_order_acquire) + 1;
   launch.lastProgress.store(nowNs(), std::memory_order_relaxed);
+  agents.waits.progress(launch.lastProgress.load(std::memory_order_relaxed));
   callHook(memory.rank, launch.epoch, Point::launch, 0);
   agents.pool.run(plan.roles.total(), [&](uint32_t index) {
-    GemmArPlatform platform(launch, operands, agents.engines[index]);
+    GemmArPlatform platform(launch, index, operands, agents.engines[index]);
     try {
       protocol::GemmAr<GemmArPlatform>(platform, plan, hash).run();
     } catch (...) {  // the product's own blocking buffers could not be allocated

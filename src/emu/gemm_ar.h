@@ -12,8 +12,9 @@ namespace mk::emu {
 
 // What the agents of one communicator keep between launches.
 struct Agents {
-  explicit Agents(uint32_t count) : pool(count), engines(count) {}
+  explicit Agents(uint32_t count) : pool(count), waits(count), engines(count) {}
   AgentPool pool;
+  WaitBoard waits;
   std::vector<TileEngine> engines;
 };
 

@@ -10,6 +10,7 @@
 #include "emu/fibre.h"
 #include "emu/hooks.h"
 #include "emu/rank_memory.h"
+#include "emu/wait_board.h"
 #include "protocol/platform.h"
 
 namespace mk::emu {
@@ -23,6 +24,7 @@ inline uint64_t nowNs() {
 // Shared by the agents of one launch.
 struct Launch {
   const RankMemory* memory = nullptr;
+  WaitBoard* waits = nullptr;  // with a place for every agent; may be null
   uint64_t epoch = 0;
   std::atomic<uint64_t> lastProgress{0};
   std::atomic<bool> failed{false};    // someone left early: all leave
@@ -32,7 +34,7 @@ struct Launch {
 
 class BasePlatform {
  public:
-  explicit BasePlatform(Launch& launch) : launch_(launch), memory_(*launch.memory) {}
+  explicit BasePlatform(Launch& launch, uint32_t agent = 0) : launch_(launch), memory_(*launch.memory), agent_(agent) {}
 
   sched::Place place() const { return memory_.place; }
   uint64_t epoch() const { return launch_.epoch; }
@@ -59,21 +61,27 @@ class BasePlatform {
   bool wait(const protocol::Ref& r, uint64_t value, protocol::Match match, const protocol::Why& why,
             uint64_t* seenOut = nullptr) {
     const std::atomic_ref<uint64_t> word = memory_.flag(r);
-    uint64_t since = 0;
+    Clock clock;
+    bool result = false;
     for (uint32_t polls = 0;; ++polls) {
       const uint64_t seen = word.load(std::memory_order_acquire);
       if (matches(seen, value, match)) {
         if (seenOut != nullptr) *seenOut = seen;
-        if (polls > 0) progress();
-        return true;
+        if (polls == 0) return true;
+        progress();
+        result = true;
+        break;
       }
       if (match == protocol::Match::equal && seen > value) {
         fail(protocol::FailRecord::protocolError, why, value, seen);
-        return false;
+        break;
       }
-      if (polls % 32 == 0 && !mayGoOn(why, value, seen, &since)) return false;
+      if (polls == 0 && launch_.waits != nullptr) launch_.waits->begin(agent_, why);
+      if (polls % 32 == 0 && !mayGoOn(why, value, seen, &clock)) break;
       AgentPool::idle();
     }
+    if (launch_.waits != nullptr) launch_.waits->end(agent_);
+    return result;
   }
 
   bool goOn() {
@@ -126,7 +134,9 @@ class BasePlatform {
 
  protected:
   void progress() {
-    launch_.lastProgress.store(nowNs(), std::memory_order_relaxed);
+    const uint64_t now = nowNs();
+    launch_.lastProgress.store(now, std::memory_order_relaxed);
+    if (launch_.waits != nullptr) launch_.waits->progress(now);
     AgentPool::busy();
   }
 
@@ -134,29 +144,42 @@ class BasePlatform {
   const RankMemory& memory_;
 
  private:
+  // Of one wait.
+  struct Clock {
+    uint64_t since = 0;   // the deadline runs from here, or from the launch's last progress
+    uint64_t looked = 0;  // when it was last looked at
+  };
+  // A longer time between two looks means that this rank did not run: it was suspended, starved, or another agent held the
+  // thread.  Nobody else is to blame for that.
+  static constexpr uint64_t kPauseNs = 250'000'000;
+
   // Revocation, the launch's failure, and the deadline.
-  bool mayGoOn(const protocol::Why& why, uint64_t expected, uint64_t seen, uint64_t* since) {
+  bool mayGoOn(const protocol::Why& why, uint64_t expected, uint64_t seen, Clock* clock) {
     if (!goOn()) return false;
+    const uint64_t now = nowNs();
+    if (launch_.waits != nullptr) launch_.waits->polled(now);
     // No deadline while ranks have not entered: checkpoints and compilation take minutes.  What earlier launches owe has one.
     const bool earlier = why.stage == protocol::Stage::done || why.stage == protocol::Stage::completion ||
                          why.stage == protocol::Stage::queue;
     const bool bounded =
         earlier || memory_.ownWord(protocol::OwnLayout::allEntered).load(std::memory_order_acquire) == launch_.epoch;
-    if (!bounded) {
-      *since = 0;
+    const uint64_t pause = now - clock->looked;
+    clock->looked = now;
+    if (!bounded || clock->since == 0 || (pause > kPauseNs && pause > memory_.timeoutNs / 4)) {
+      clock->since = now;
       return true;
     }
-    const uint64_t now = nowNs();
-    if (*since == 0) *since = now;
     const uint64_t last = launch_.lastProgress.load(std::memory_order_relaxed);
-    const uint64_t from = *since > last ? *since : last;
+    const uint64_t from = clock->since > last ? clock->since : last;
     if (now > from && now - from > memory_.timeoutNs) {
-      fail(protocol::FailRecord::timeout, why, expected, seen);
+      // Of what this rank's agents wait for, the first cause; not what happens to expire first.
+      fail(protocol::FailRecord::timeout, launch_.waits != nullptr ? launch_.waits->root() : why, expected, seen);
       return false;
     }
     return true;
   }
 
+  const uint32_t agent_;
   sched::Role role_ = sched::Role::control;
 };
 

@@ -1,11 +1,28 @@
 #include "emu/stream.h"
 
+#include <pthread.h>
+
+#include <csignal>
 #include <map>
 #include <utility>
 
 namespace mk::emu {
 
-Stream::Stream() : thread_([this] { loop(); }) {}
+Stream::Stream() {
+  // Deaf to signals, which are for the application's own threads.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    thread_ = std::thread([this] { loop(); });
+  } catch (...) {
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+    throw;
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_setname_np(thread_.native_handle(), "mk-stream");
+}
 
 Stream::~Stream() {
   {
@@ -51,6 +68,9 @@ namespace {
 
 std::mutex& registryMutex() {
   static std::mutex mutex;
+  // Held across fork(), so that a child never finds it locked by a thread that it does not have.
+  static const int handlers = pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, [] { mutex.unlock(); });
+  static_cast<void>(handlers);
   return mutex;
 }
 std::map<mkStream_t, std::shared_ptr<Stream>>& registry() {

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -75,6 +76,8 @@ class RankBootstrap final : public Bootstrap {
     c.text = text;
     collective(std::move(c), what);
   }
+
+  void noteLaunched(uint64_t epoch) override { launched_.store(epoch, std::memory_order_relaxed); }
 
   void report(const FailureReport& report) override {
     if (getpid() != pid_) return;
@@ -156,6 +159,8 @@ class RankBootstrap final : public Bootstrap {
   Fd wake_;
   std::optional<FramedSocket> socket_;  // only in the bootstrap's thread; empty once it has ended
 
+  std::atomic<uint64_t> launched_{0};
+
   std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
   bool stop_ = false, revoked_ = false, departed_ = false, hubGone_ = false, farewell_ = false;
@@ -198,6 +203,7 @@ std::vector<std::vector<uint8_t>> RankBootstrap::collective(Contribution c, cons
   const TimePoint deadline = afterMs(timeoutMs_);
   c.sequence = nextSequence_++;
   c.timeoutMs = static_cast<uint32_t>(timeoutMs_);
+  c.launched = launched_.load(std::memory_order_relaxed);
   c.what = what;
   running_.emplace();
   running_->sequence = c.sequence;
@@ -403,6 +409,7 @@ void RankBootstrap::hubEnded(const std::string& how) {
       if (!welcome_.inHubProcess[i]) continue;
       anyHost = true;
       if (!leaving_[i] && !gone_[i]) host = rank;
+      gone_[i] = true;  // with its process: nothing holds this rank's memory there
     }
     changed_.notify_all();
   }
@@ -426,9 +433,14 @@ void RankBootstrap::checkOwnReport() {
     if (r.kind == FailureReport::transport) code = mkErrorTransport;
     text = r.text;
     if (r.missingRank >= 0 && r.missingRank < nranks()) text += "; waited for " + name(r.missingRank);
-    text += format("; reported by %s; other ranks may have other errors, because the hub (host %s, pid %lld) %s",
-                   name(rank_).c_str(), welcome_.hubHost.c_str(), static_cast<long long>(welcome_.hubPid),
-                   hubGone_ ? "has ended" : "does not answer");
+    int host = 0;
+    while (host < nranks() && !welcome_.inHubProcess[static_cast<size_t>(host)]) ++host;
+    text += format(
+        "; reported by %s; other ranks may have other errors, because the hub (%s) %s", name(rank_).c_str(),
+        host < nranks()
+            ? ("in the process of " + name(host)).c_str()
+            : format("host %s, pid %lld", welcome_.hubHost.c_str(), static_cast<long long>(welcome_.hubPid)).c_str(),
+        hubGone_ ? "has ended" : "does not answer");
     ownReport_.reset();
   }
   setFailure(code, text);

@@ -44,8 +44,10 @@ struct FailureReport {
     mismatch = 2,
     transport = 3,
     protocol = 4,
-    // No failures by themselves, but of the two together the hub makes one: this rank refused the arguments of its
-    // operation `epoch` (empty text: it has launched it after all); this rank waits for others to enter `epoch`.
+    // No failures by themselves.  This rank refused the arguments of its operation `epoch`, for the argumentHash-th time
+    // (empty text: it has launched it after all).  This rank makes no progress in `epoch`, waits as said, and has itself
+    // refused it argumentHash times before; said again every half second while it lasts.  Of a rank that waits for one that
+    // has refused, or is in a collective call instead, the hub makes a failure; and it tells links of a chain from its end.
     rejected = 5,
     waiting = 6
   };
@@ -94,6 +96,10 @@ class Bootstrap {
   // Collective: every rank says whether its part of `what` succeeded; if one did not, throws that code and text (naming the
   // rank) on every rank.
   virtual void agree(mkResult_t mine, const std::string& text, const std::string& what) = 0;
+
+  // The newest operation this rank has launched: goes with its collective calls, so that the hub knows a rank in one of them
+  // from a rank that is late.  Any thread.
+  virtual void noteLaunched(uint64_t epoch) = 0;
 
   // Any thread; return at once.
   virtual void report(const FailureReport& report) = 0;

@@ -1,4 +1,4 @@
-// State, launches, failure and teardown of a communicator; its collective parts are in comm_init.cc.
+// State, launches and teardown of a communicator; its collective parts are in comm_init.cc, what watches it in comm_watch.cc.
 #include "host/comm.h"
 
 #include <unistd.h>
@@ -11,6 +11,7 @@
 #include "emu/stream.h"
 #include "host/comm_error.h"
 #include "host/log.h"
+#include "host/socket.h"
 
 namespace mk {
 
@@ -19,25 +20,20 @@ namespace {
 using protocol::FailRecord;
 using protocol::OwnLayout;
 
-// How long a broken connection waits for the bootstrap to say who died.
-constexpr uint64_t kNetworkGraceNs = 700'000'000;
-// How long a launch waits for others to enter before the hub is asked whether one of them has refused.
-constexpr uint64_t kWaitingNs = 1'000'000'000;
 // How long a rank that has failed on its own waits for the verdict that all ranks share.
 constexpr int kVerdictMs = 6000;
 
-std::mutex& registerMutex() {
-  static std::mutex mutex;
-  return mutex;
-}
+// Held across every fork(), so that a child never finds it locked by a thread that it does not have.
+std::mutex& registerMutex() { return forkMutex(); }
 std::map<mkComm_t, std::shared_ptr<Comm>>& handles() {
   static auto* h = new std::map<mkComm_t, std::shared_ptr<Comm>>;  // outlives static destruction
   return *h;
 }
-FailureReport rejection(uint64_t epoch, const std::string& text) {
+FailureReport rejection(uint64_t epoch, uint32_t refusals, const std::string& text) {
   FailureReport report;
   report.kind = FailureReport::rejected;
   report.epoch = epoch;
+  report.argumentHash = refusals;
   report.text = text;
   return report;
 }
@@ -90,6 +86,16 @@ std::string commLastError(mkComm_t handle) { return Comm::find(handle)->lastErro
 
 int Comm::rankAt(int32_t node, int32_t local) const {
   return rankOf_[static_cast<size_t>(node) * memory_.place.locals + static_cast<size_t>(local)];
+}
+
+int Comm::rankOf(const protocol::Why& why) const {
+  if (why.local >= 0) return rankAt(static_cast<int32_t>(memory_.place.node), why.local);
+  return why.node >= 0 ? rankAt(why.node, static_cast<int32_t>(memory_.place.local)) : -1;
+}
+
+std::string Comm::stageText(const char* operation, uint64_t epoch, const protocol::Why& why) const {
+  return format("%s, epoch %llu, stage \"%s\" (item %llu)", operation, static_cast<unsigned long long>(epoch),
+                protocol::stageName(why.stage), static_cast<unsigned long long>(why.item));
 }
 
 std::string Comm::rankName(int rank) const {
@@ -152,7 +158,7 @@ void Comm::setError(mkResult_t code, const std::string& text) {
 
 void Comm::launch(Operation operation, mkStream_t stream) {
   std::shared_ptr<emu::Stream> queue;
-  bool retracted = false;
+  uint32_t refusals = 0;
   if (stream != nullptr) {
     queue = emu::findStream(stream);
     if (queue == nullptr)
@@ -173,9 +179,11 @@ void Comm::launch(Operation operation, mkStream_t stream) {
       fail(mkErrorInvalidUsage, "another thread is running an operation of this communicator");
     ++pending_;
     pendingStream_ = stream;
-    retracted = rejected_ == ++launched_;
+    const auto refused = refusals_.find(++launched_);
+    refusals = refused != refusals_.end() ? refused->second : 0;
+    bootstrap_->noteLaunched(settings_.epochStart + launched_);
   }
-  if (retracted) bootstrap_->report(rejection(settings_.epochStart + launched_, {}));
+  if (refusals > 0) bootstrap_->report(rejection(settings_.epochStart + launched_, refusals, {}));
   if (queue == nullptr) {
     runLaunch(operation);
     finishLaunch();
@@ -191,7 +199,7 @@ void Comm::launch(Operation operation, mkStream_t stream) {
   } catch (...) {  // want of memory: it was not launched
     {
       const std::lock_guard lock(mutex_);
-      --launched_;
+      bootstrap_->noteLaunched(settings_.epochStart + --launched_);
     }
     finishLaunch();
     throw;
@@ -201,19 +209,20 @@ void Comm::launch(Operation operation, mkStream_t stream) {
 void Comm::noteRejected(const char* operation, const std::string& text) {
   if (nranks_ == 1) return;
   uint64_t epoch = 0;
+  uint32_t refusals = 0;
   {
     const std::lock_guard lock(mutex_);
     if (error_ != mkSuccess || departed_ >= 0) return;
-    rejected_ = launched_ + 1;
-    epoch = settings_.epochStart + rejected_;
+    refusals = ++refusals_[launched_ + 1];
+    epoch = settings_.epochStart + launched_ + 1;
   }
-  bootstrap_->report(rejection(epoch, format("%s: %s", operation, text.c_str())));
+  bootstrap_->report(rejection(epoch, refusals, format("%s: %s", operation, text.c_str())));
 }
 
 void Comm::finishLaunch() {
   {
     const std::lock_guard lock(mutex_);
-    --pending_;
+    refusals_.erase(refusals_.begin(), refusals_.upper_bound(launched_ - --pending_));
   }
   changed_.notify_all();
 }
@@ -223,6 +232,7 @@ void Comm::runLaunch(const Operation& operation) {
   {
     const std::lock_guard lock(mutex_);
     runningSince_ = emu::nowNs();
+    runningName_ = operation.name;
     runningHash_ = operation.hash;
     runningText_ = operation.text;
   }
@@ -241,9 +251,7 @@ void Comm::runLaunch(const Operation& operation) {
 }
 
 void Comm::reportRecord(const Operation& operation, const FailRecord& record) {
-  const int missing = record.why.local >= 0  ? rankAt(static_cast<int32_t>(memory_.place.node), record.why.local)
-                      : record.why.node >= 0 ? rankAt(record.why.node, static_cast<int32_t>(memory_.place.local))
-                                             : -1;
+  const int missing = rankOf(record.why);
   FailureReport report;
   report.stageOrder = static_cast<uint32_t>(record.why.stage);
   report.missingRank = missing;
@@ -257,8 +265,8 @@ void Comm::reportRecord(const Operation& operation, const FailRecord& record) {
     case FailRecord::timeout:
       code = mkErrorTimeout;
       report.kind = FailureReport::timeout;
-      report.text = format("%s, epoch %llu, stage \"%s\" (item %llu): no progress for %d ms", operation.name, epoch,
-                           stage, static_cast<unsigned long long>(record.why.item), settings_.timeoutMs);
+      report.text =
+          stageText(operation.name, record.epoch, record.why) + format(": no progress for %d ms", settings_.timeoutMs);
       break;
     case FailRecord::mismatch:
       code = mkErrorInvalidUsage;
@@ -288,83 +296,6 @@ void Comm::reportRecord(const Operation& operation, const FailRecord& record) {
 void Comm::awaitVerdict(int timeoutMs) {
   std::unique_lock lock(mutex_);
   changed_.wait_for(lock, std::chrono::milliseconds(timeoutMs), [this] { return error_ != mkSuccess; });
-}
-
-std::string Comm::argumentText(uint32_t hash) {
-  // Whoever compares has seen this rank enter that very operation, which cannot have ended.
-  const std::lock_guard lock(mutex_);
-  return hash == runningHash_ ? runningText_ : std::string();
-}
-
-// ---- The bootstrap's and the proxy's threads ---------------------------------------------------------------------
-
-void Comm::onNetworkFailure(int node, const std::string& text) {
-  const std::lock_guard lock(mutex_);
-  networkFailure_ = text;
-  networkFailureNode_ = node;
-  networkFailureAt_ = emu::nowNs();
-}
-
-void Comm::onLeaving(int rank) {
-  const std::lock_guard lock(mutex_);
-  leaving_.push_back(rank);
-  if (departed_ < 0) {
-    departed_ = rank;
-    departedAt_ = emu::nowNs();
-  }
-}
-
-bool Comm::networkSettled() const {
-  return proxy_ == nullptr || memory_.ownWord(OwnLayout::completions).load(std::memory_order_acquire) >=
-                                  memory_.ownWord(OwnLayout::ringTail).load(std::memory_order_acquire);
-}
-
-void Comm::tick() {
-  Bootstrap* bootstrap = control_.load(std::memory_order_acquire);
-  if (bootstrap == nullptr) return;
-  FailureReport report, waiting;
-  std::vector<int> free;
-  bool stopProxy = false;
-  std::string late;
-  {
-    const std::lock_guard lock(mutex_);
-    const uint64_t now = emu::nowNs();
-    if (!networkFailure_.empty() && error_ == mkSuccess && now - networkFailureAt_ > kNetworkGraceNs) {
-      report.kind = FailureReport::transport;
-      report.missingRank =
-          networkFailureNode_ >= 0 ? rankAt(networkFailureNode_, static_cast<int32_t>(memory_.place.local)) : -1;
-      report.text = std::exchange(networkFailure_, {});
-    }
-    // No deadline while ranks have not entered, but one that has refused its arguments will not come.
-    const uint64_t running = memory_.ownWord(OwnLayout::enteredNewest).load(std::memory_order_acquire);
-    if (runningSince_ != 0 && now - runningSince_ > kWaitingNs && error_ == mkSuccess && waitingNoted_ < running &&
-        memory_.ownWord(OwnLayout::allEntered).load(std::memory_order_acquire) < running) {
-      waitingNoted_ = running;
-      waiting.kind = FailureReport::waiting;
-      waiting.epoch = running;
-      waiting.text = runningText_;
-    }
-    // A launch that the departed rank took part in ends by itself within moments; one that it will never enter does not.
-    if (departed_ >= 0 && error_ == mkSuccess && pending_ > 0 &&
-        now - departedAt_ > static_cast<uint64_t>(settings_.teardownTimeoutMs) * 1'000'000u)
-      late = rankName(departed_) + " has left the communicator while an operation here waits for it";
-    stopProxy = error_ != mkSuccess && pending_ == 0 && !growing_ && !stopped_;
-  }
-  if (!report.text.empty()) bootstrap->report(report);
-  if (!waiting.text.empty()) bootstrap->report(waiting);
-  if (!late.empty()) setError(mkErrorRemote, late);
-  if (stopProxy) {
-    if (proxy_ != nullptr) proxy_->stop();
-    const std::lock_guard lock(mutex_);
-    stopped_ = true;
-  }
-  {
-    const std::lock_guard lock(mutex_);
-    // Whoever waits for its memory gets it once nothing here can write to it: after a failure when agents have left and the
-    // endpoint is closed, else when the launches have ended and their network writes have completed.
-    if (error_ != mkSuccess ? stopped_ : pending_ == 0 && networkSettled()) free = std::exchange(leaving_, {});
-  }
-  for (const int rank : free) bootstrap->letGo(rank);
 }
 
 // ---- Ends --------------------------------------------------------------------------------------------------------
@@ -445,6 +376,11 @@ void Comm::leave(bool inOrder, Deadline deadline) {
   keepForEver(std::shared_ptr<void>(std::move(heap_)));
   for (auto& [id, window] : windows_) keepForEver(std::shared_ptr<void>(std::move(window)));
   windows_.clear();
+  if (std::chrono::steady_clock::now() < deadline)  // there was nobody left to ask
+    fail(mkErrorRemote,
+         "whether %s has let go of this rank's memory cannot be known any more, because the communicator's hub has "
+         "ended; it stays allocated",
+         names.c_str());
   fail(mkErrorRemote, "%s did not let go of this rank's memory within %d ms; it stays allocated", names.c_str(),
        settings_.teardownTimeoutMs);
 }

@@ -105,6 +105,10 @@ class Comm : public std::enable_shared_from_this<Comm> {
   void requireNetworkSettled() const;
   void requireQuiet(const char* what) const;
   void tick();
+  FailureReport waitingReport(uint64_t now);
+  FailureReport stuckReport(uint64_t now);
+  std::string stageText(const char* operation, uint64_t epoch, const protocol::Why& why) const;
+  int rankOf(const protocol::Why& why) const;
   void onLeaving(int rank);
   void onNetworkFailure(int node, const std::string& text);
   std::string argumentText(uint32_t hash);
@@ -138,16 +142,20 @@ class Comm : public std::enable_shared_from_this<Comm> {
   std::string errorText_;
   uint32_t pending_ = 0;  // launches not finished
   mkStream_t pendingStream_ = nullptr;
-  uint64_t launched_ = 0;      // operations put on a stream; the epoch of the next is one more
-  uint64_t rejected_ = 0;      // epoch of the newest operation refused here and not launched since
-  uint64_t runningSince_ = 0;  // clock when the running launch began; 0: none
-  uint32_t runningHash_ = 0;   // of the newest launch that has begun, and its arguments
+  uint64_t launched_ = 0;  // operations put on a stream; the epoch of the next is one more
+  std::map<uint64_t, uint32_t>
+      refusals_;                  // how often this rank refused an operation not yet over, by number as launched_
+  uint64_t runningSince_ = 0;     // clock when the running launch began; 0: none
+  const char* runningName_ = "";  // of the newest launch that has begun; hash and text of its arguments
+  uint32_t runningHash_ = 0;
   std::string runningText_;
-  uint64_t waitingNoted_ = 0;  // newest epoch for which the hub knows that this rank waits for others to enter
-  std::vector<int> leaving_;   // ranks that wait for us to let go
-  bool growing_ = false;       // the proxy's endpoint is in the hands of growTo()
-  bool stopped_ = false;       // proxy closed, no launch in flight: nothing here writes to peers
-  int departed_ = -1;          // a rank that has left: no further launch can succeed
+  uint64_t waitingAt_ = 0;    // when the hub was last told that this rank waits
+  uint64_t completions_ = 0;  // network commands completed when last looked at, and since when
+  uint64_t completionsAt_ = 0;
+  std::vector<int> leaving_;  // ranks that wait for us to let go
+  bool growing_ = false;      // the proxy's endpoint is in the hands of growTo()
+  bool stopped_ = false;      // proxy closed, no launch in flight: nothing here writes to peers
+  int departed_ = -1;         // a rank that has left: no further launch can succeed
   uint64_t departedAt_ = 0;
   std::string networkFailure_;  // seen by the proxy, waiting for the bootstrap to know better
   int networkFailureNode_ = -1;

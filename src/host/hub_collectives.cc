@@ -29,7 +29,7 @@ bool HubCollectives::contribute(int rank, Contribution c) {
     open.deadline = afterMs(hubShareOfTimeout(c.timeoutMs));
     open.parts.resize(static_cast<size_t>(line_->nranks()));
   }
-  open.arrived.insert(rank);
+  open.arrived.emplace(rank, c.launched);
   if (open.failed.has_value()) {
     line_->send(rank, WireWriter(Message::collected)
                           .u64(c.sequence)
@@ -89,11 +89,21 @@ void HubCollectives::failWith(Entry entry, Failure failure) {
                                .u32(static_cast<uint32_t>(failure.code))
                                .text(failure.text, maxTextBytes)
                                .done();
-  for (const int rank : open.arrived) line_->send(rank, frame);
+  for (const auto& [rank, launched] : open.arrived) line_->send(rank, frame);
   open.failed = std::move(failure);
   open.parts.clear();
   open.failures.clear();
   if (open.arrived.size() == next_.size()) open_.erase(entry);
+}
+
+std::string HubCollectives::elsewhere(uint64_t epoch) const {
+  for (const auto& [sequence, open] : open_) {
+    if (open.failed.has_value()) continue;
+    for (const auto& [rank, launched] : open.arrived)
+      if (launched < epoch)
+        return format("%s in %s '%s'", line_->name(rank).c_str(), callName(open.kind), open.what.c_str());
+  }
+  return "";
 }
 
 void HubCollectives::rankLeft(int rank) {

@@ -4,7 +4,6 @@
 
 #include <map>
 #include <optional>
-#include <set>
 #include <string>
 #include <vector>
 
@@ -30,6 +29,9 @@ class HubCollectives {
 
   // False if the rank broke the protocol.
   bool contribute(int rank, Contribution contribution);
+  // A rank that is in a collective call with others still missing and has launched no operation as new as `epoch`: its name
+  // and the call's; "" if there is none.
+  std::string elsewhere(uint64_t epoch) const;
   // No collective can succeed any more.
   void rankLeft(int rank);
   // There is a verdict: the ranks know from that, and nothing is answered any more.
@@ -47,7 +49,7 @@ class HubCollectives {
     std::string what;
     int first = 0;
     TimePoint deadline;
-    std::set<int> arrived;
+    std::map<int, uint64_t> arrived;  // with the epoch of their newest operation
     std::vector<FrameBytes> parts;
     std::map<int, Failure> failures;  // of an agree, by rank
     std::optional<Failure> failed;    // answered with this; waiting for the ranks that have not come yet

@@ -10,6 +10,7 @@ namespace {
 constexpr int graceMs = 300;      // after the latest report of a timeout
 constexpr int maxGraceMs = 1500;  // after the first
 constexpr int argumentsMs = 2000;
+constexpr int waitingMs = 1500;  // a rank that waits says so every 500 ms
 constexpr size_t maxReports = 1 << 16;
 const char* const unknown = "(unknown)";
 
@@ -36,6 +37,7 @@ void HubFailure::report(int rank, FailureReport r) {
       return compareRejected();
     case FailureReport::waiting:
       waiting_.insert_or_assign(rank, std::move(r));
+      waitingAt_[rank] = Clock::now();
       return compareRejected();
     default:
       break;
@@ -98,6 +100,8 @@ void HubFailure::compareRejected() {
     if (refused.text.empty()) continue;
     for (const auto& [waiter, waits] : waiting_) {
       if (waits.epoch != refused.epoch || waiter == refuser) continue;
+      // Both have refused: it may be late for the next try.
+      if (waits.argumentHash != 0 && refused.argumentHash <= waits.argumentHash) continue;
       verdict_(mkErrorInvalidUsage, line_->name(refuser) + " refused its arguments: " + refused.text + "; " +
                                         line_->name(waiter) + " waits for it in " + waits.text);
       return;
@@ -105,10 +109,32 @@ void HubFailure::compareRejected() {
   }
 }
 
+// A rank in a collective call launches nothing before the others have come to it too, and they are in an operation.
+void HubFailure::compareCalls(const Elsewhere& elsewhere) {
+  if (stopped_ || mismatch_.has_value()) return;
+  for (const auto& [waiter, waits] : waiting_) {
+    const std::string other = elsewhere(waits.epoch);
+    if (other.empty()) continue;
+    verdict_(mkErrorInvalidUsage,
+             "ranks are in different calls: " + other + "; " + line_->name(waiter) + " waits in " + waits.text);
+    return;
+  }
+}
+
 void HubFailure::finishTimeout() {
-  const RankReport& chosen = timeouts_[chooseReport(timeouts_)];
   std::set<int> reporters;
-  for (const RankReport& r : timeouts_) reporters.insert(r.rank);
+  uint64_t epoch = UINT64_MAX;
+  for (const RankReport& r : timeouts_) {
+    reporters.insert(r.rank);
+    epoch = std::min(epoch, r.report.epoch);
+  }
+  // Ranks whose own deadline is not over yet, because they have come further or not all the way in, but which wait too: one of
+  // them may be nearer to the cause, and none of them is it.
+  std::vector<RankReport> known = timeouts_;
+  const TimePoint fresh = Clock::now() - std::chrono::milliseconds(waitingMs);
+  for (const auto& [rank, waits] : waiting_)
+    if (waits.epoch == epoch && reporters.count(rank) == 0 && waitingAt_[rank] >= fresh) known.push_back({rank, waits});
+  const RankReport& chosen = known[chooseReport(known)];
   const int missing = chosen.report.missingRank;
   verdict_(mkErrorTimeout,
            format("%s; waited for %s; reported by %s; %zu of %d ranks reported a timeout", chosen.report.text.c_str(),

@@ -23,6 +23,11 @@ class HubFailure {
   // A rank's answer to askArguments.
   void arguments(int rank, uint32_t hash, uint64_t epoch, const std::string& text);
   void rankGone(int rank);
+  // There will be a verdict on differing arguments, within 2 s.
+  bool mismatchPending() const { return mismatch_.has_value() && !stopped_; }
+  // A collective call has begun: nobody in it may be what others wait for.  `elsewhere`: HubCollectives::elsewhere.
+  using Elsewhere = std::function<std::string(uint64_t epoch)>;
+  void compareCalls(const Elsewhere& elsewhere);
   // There is a verdict: later reports are ignored.
   void stop();
   void tick(TimePoint now);
@@ -51,6 +56,7 @@ class HubFailure {
   TimePoint firstTimeout_, graceEnd_ = TimePoint::max();
   std::optional<Mismatch> mismatch_;
   std::map<int, FailureReport> rejected_, waiting_;  // newest of each rank
+  std::map<int, TimePoint> waitingAt_;
 };
 
 }  // namespace mk

@@ -184,13 +184,17 @@ bool HubSession::message(uint64_t connection, const Frame& frame) {
   switch (static_cast<Message>(frame.type)) {
     case Message::contribution: {
       Contribution c;
-      return decode(frame.body, &c) && collectives_->contribute(rank, std::move(c));
+      if (!decode(frame.body, &c) || !collectives_->contribute(rank, std::move(c))) return false;
+      compareCalls();
+      return true;
     }
     case Message::report: {
       FailureReport r;
       if (!decode(frame.body, &r)) return false;
       MK_INFO(bootstrap, "%s reports: %s", name(rank).c_str(), r.text.c_str());
-      if (!hasVerdict_) failure_->report(rank, std::move(r));
+      if (hasVerdict_) return true;
+      failure_->report(rank, std::move(r));
+      compareCalls();
       return true;
     }
     case Message::arguments: {
@@ -244,7 +248,9 @@ void HubSession::lost(uint64_t connection, const std::string& how) {
   if (before == Presence::gone) return;
   MK_INFO(bootstrap, "%s: %s", who.c_str(), how.c_str());
   setGone(rank);
-  if (before == Presence::joined) verdict(mkErrorRemote, who + " died or closed its connection", rank);
+  // Where arguments differ, that is the cause, and the verdict on it is under way.
+  if (before == Presence::joined && !failure_->mismatchPending())
+    verdict(mkErrorRemote, who + " died or closed its connection", rank);
 }
 
 void HubSession::verdict(mkResult_t code, const std::string& text, int except) {
@@ -254,6 +260,10 @@ void HubSession::verdict(mkResult_t code, const std::string& text, int except) {
   collectives_->stop();
   failure_->stop();
   broadcast(encodeError(Message::verdict, code, text), except);
+}
+
+void HubSession::compareCalls() {
+  if (!hasVerdict_) failure_->compareCalls([this](uint64_t epoch) { return collectives_->elsewhere(epoch); });
 }
 
 void HubSession::setGone(int rank) {

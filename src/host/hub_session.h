@@ -68,6 +68,7 @@ class HubSession : private RankLine {
   std::vector<const Hello*> present() const;
   void broadcast(const FrameBytes& frame, int except);
   void verdict(mkResult_t code, const std::string& text, int except);
+  void compareCalls();
   void setGone(int rank);
   void sayFarewells();
 

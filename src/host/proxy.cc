@@ -282,7 +282,8 @@ bool Proxy::collectEvents() {
   uint64_t sent = 0;
   for (int i = 0; i < count; ++i) {
     const mkTransportEvent_t& e = events[i];
-    if (e.peer < 0 || static_cast<uint32_t>(e.peer) >= nodes_) {
+    const bool ofDevice = e.peer == -1 && e.kind == MK_EVENT_ERROR;
+    if (!ofDevice && (e.peer < 0 || static_cast<uint32_t>(e.peer) >= nodes_)) {
       failed(-1, format("transport %s: event of node %d, which does not exist", transport_->name.c_str(), e.peer));
       continue;
     }

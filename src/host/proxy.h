@@ -59,6 +59,8 @@ class Proxy {
   void stop();
 
   const ProxyCounters& counters() const { return counters_; }
+  // A node to which writes are under way or wait; -1: none.  Any thread.
+  int unfinishedNode() const;
 
  private:
   struct Pending {
@@ -69,6 +71,7 @@ class Proxy {
     void* remote[Heap::kParts] = {};
     std::vector<Pending> queue;  // circular, fixed capacity
     size_t head = 0, count = 0;
+    std::atomic<uint64_t> unfinished{0};  // commands read and not completed
   };
 
   void loop();

@@ -120,6 +120,7 @@ struct Contribution {
   uint64_t sequence = 0;
   uint32_t kind = allgather;
   uint32_t timeoutMs = 0;
+  uint64_t launched = 0;  // epoch of the rank's newest operation
   std::string what;
   std::vector<uint8_t> bytes;  // allgather
   uint32_t code = mkSuccess;   // agree

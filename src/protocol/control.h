@@ -104,10 +104,11 @@ MK_HD bool enter(P& p, uint32_t hash) {
     p.publish(own(OwnLayout::railOpen(at.locals, n)), e, Scope::device);
   }
 
-  for (uint32_t l = 0; l < at.locals; ++l) {
+  // With one node the neighbours are everybody.
+  for (uint32_t l = 0; l < at.locals && at.nodes > 1; ++l) {
     if (l != at.local) p.publish(heap(l, control.railEntered(at.local)), e, Scope::node);
   }
-  for (uint32_t l = 0; l < at.locals; ++l) {
+  for (uint32_t l = 0; l < at.locals && at.nodes > 1; ++l) {
     // Producer: local rank l, above.  It may already be in a later launch.
     if (l != at.local && !p.wait(heap(at.local, control.railEntered(l)), e, Match::atLeast,
                                  Why{Stage::entered, static_cast<int32_t>(l), -1, 1}))
