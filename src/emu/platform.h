@@ -137,7 +137,11 @@ class BasePlatform {
     const uint64_t now = nowNs();
     launch_.lastProgress.store(now, std::memory_order_relaxed);
     if (launch_.waits != nullptr) launch_.waits->progress(now);
+    heartbeat(memory_.place.local).store(now, std::memory_order_relaxed);
     AgentPool::busy();
+  }
+  std::atomic_ref<uint64_t> heartbeat(uint32_t local) const {
+    return memory_.flag(protocol::heap(local, memory_.controlLayout.heartbeat()));
   }
 
   Launch& launch_;
@@ -173,7 +177,16 @@ class BasePlatform {
     const uint64_t from = clock->since > last ? clock->since : last;
     if (now > from && now - from > memory_.timeoutNs) {
       // Of what this rank's agents wait for, the first cause; not what happens to expire first.
-      fail(protocol::FailRecord::timeout, launch_.waits != nullptr ? launch_.waits->root() : why, expected, seen);
+      const protocol::Why cause = launch_.waits != nullptr ? launch_.waits->root() : why;
+      if (cause.local >= 0) {
+        // A slow peer is not a stalled one: some flags, such as the one for all its output, come only at the end of its work.
+        const uint64_t beat = heartbeat(static_cast<uint32_t>(cause.local)).load(std::memory_order_relaxed);
+        if (beat > from) {
+          clock->since = beat;
+          return true;
+        }
+      }
+      fail(protocol::FailRecord::timeout, cause, expected, seen);
       return false;
     }
     return true;

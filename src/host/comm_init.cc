@@ -190,17 +190,23 @@ void Comm::growTo(uint64_t workspace) {
         comm.growing_ = false;
       }
     } const endpoint(*this);
-    std::vector<uint8_t> keys;
-    together("registering the heap", [&] { keys = proxy_->registerHeap(); });
-    const auto all = bootstrap_->allgather(keys, "memory keys");
-    together("importing the rail's heaps", [&] {
-      for (uint32_t n = 0; n < place.nodes; ++n) {
-        if (n != place.node)
-          proxy_->importHeap(
-              n, all[static_cast<size_t>(rankAt(static_cast<int32_t>(n), static_cast<int32_t>(place.local)))],
-              settings_.initTimeoutMs);
-      }
-    });
+    try {
+      std::vector<uint8_t> keys;
+      together("registering the heap", [&] { keys = proxy_->registerHeap(); });
+      const auto all = bootstrap_->allgather(keys, "memory keys");
+      together("importing the rail's heaps", [&] {
+        for (uint32_t n = 0; n < place.nodes; ++n) {
+          if (n != place.node)
+            proxy_->importHeap(
+                n, all[static_cast<size_t>(rankAt(static_cast<int32_t>(n), static_cast<int32_t>(place.local)))],
+                settings_.initTimeoutMs);
+        }
+      });
+    } catch (const Error& e) {
+      // Registrations have been dropped for new ones that not everybody has: all ranks are here, and none can go on.
+      setError(e.code(), e.what());
+      throw;
+    }
   }
   // Not the heap's own: where growing has failed before on another rank, that is more than the others have.
   workspace_ = std::max<uint64_t>(workspace_, sched::alignUp(workspace, sched::kWorkspaceUnit));

@@ -57,7 +57,9 @@ struct ControlLayout {
   MK_HD constexpr uint64_t enteredSource(uint32_t parity) const {
     return word(5ull * locals + (2ull + kControlSlots) * nodes + parity);
   }
-  MK_HD constexpr uint64_t bytes() const { return alignUp(enteredSource(2), kHeapPage); }
+  // When this rank last got on, by its platform's clock.  Peers look at it before they call it stalled.
+  MK_HD constexpr uint64_t heartbeat() const { return enteredSource(2); }
+  MK_HD constexpr uint64_t bytes() const { return alignUp(heartbeat() + 8, kHeapPage); }
 
  private:
   MK_HD static constexpr uint64_t word(uint64_t index) { return index * 8; }

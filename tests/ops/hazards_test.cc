@@ -193,6 +193,26 @@ TEST_CASE("back-to-back launches with one slow rank") {
   mk::emu::hook().store(nullptr);
 }
 
+TEST_CASE("a peer that is slow for longer than the deadline, but gets on, is not taken for stalled") {
+  // Its output is announced once, at its end, after far longer than the deadline; each of its tiles takes far less.
+  mk::emu::hook().store([](int rank, uint64_t, mk::emu::Point point, uint64_t) {
+    if (rank == 1 && point == mk::emu::Point::multiply) std::this_thread::sleep_for(std::chrono::milliseconds(80));
+  });
+  const World world{1, 2};
+  const auto errors = test::runWorld(
+      world,
+      [&](mkComm_t comm, int rank) {
+        Operands o({.m = 256, .n = 512, .k = 32, .window = true}, world, rank, comm);
+        reserveFor(comm, o.args());
+        launch(comm, o);
+        o.check();
+      },
+      [](mkConfig_t& config, int) { config.timeoutMs = 600; });
+  mk::emu::hook().store(nullptr);
+  INFO(joined(errors));
+  CHECK(errors.empty());
+}
+
 TEST_CASE("the heap grows between launches, and a shape too large for it is refused") {
   const World world = GENERATE(from_range(kSome));
   requireAll(world, [&](mkComm_t comm, int rank) {

@@ -100,6 +100,7 @@ TEST_CASE("control words are distinct, 8 bytes apart, and fill the control part"
       }
       take(c.enteredSource(0), "source of entered, even");
       take(c.enteredSource(1), "source of entered, odd");
+      take(c.heartbeat(), "heartbeat");
       CHECK(c.bytes() % kHeapPage == 0);
       CHECK(c.bytes() < taken.size() * 8 + kHeapPage);
     }
