@@ -1,4 +1,4 @@
-// Instances of the GEMM+AllReduce kernel: bf16 inputs, one node and a C in windows.
+// Instances of the GEMM+AllReduce kernel: bf16 inputs, plain products on one node (see Config).
 #include "kernels/gemm_ar_kernel.cuh"
 #include "kernels/gemm_ar_table.h"
 

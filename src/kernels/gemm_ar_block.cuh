@@ -52,7 +52,8 @@ struct Layout {
 };
 static_assert(Layout<256>::kBytes <= 232448 && Layout<128>::kBytes <= 232448);
 
-// One instance of the kernel.  Those that are not general are for one node and a C in windows: all blocks compute.
+// One instance of the kernel.  Those that are not general are for one node, a C in windows of the inputs' type, which is what
+// travels too, and a plain product: all blocks compute.
 template <class InType, int kTileN, bool kBAlongN, bool kIsGeneral>
 struct Config {
   using In = InType;
@@ -81,6 +82,14 @@ struct Block {
 
   __device__ __forceinline__ uint32_t at(uint32_t offset) const { return base + offset; }
   __device__ __forceinline__ bool multiNode() const { return C::kGeneral && p.memory.place.nodes > 1; }
+  __device__ __forceinline__ bool wireWide() const { return C::kGeneral && p.plan.shape.wireBytes == 4; }
+  __device__ __forceinline__ bool outWide() const { return C::kGeneral && p.plan.shape.outBytes == 4; }
+  __device__ __forceinline__ uint32_t wireBytes() const { return C::kGeneral ? p.plan.shape.wireBytes : 2; }
+  __device__ __forceinline__ uint32_t outBytes() const { return C::kGeneral ? p.plan.shape.outBytes : 2; }
+  __device__ __forceinline__ bool plain() const {
+    return !C::kGeneral ||
+           (p.operands.alpha == 1.0f && p.operands.beta == 0.0f && p.operands.bias == nullptr);
+  }
   __device__ __forceinline__ uint32_t locals() const { return p.memory.place.locals; }
   __device__ __forceinline__ uint32_t local() const { return p.memory.place.local; }
   __device__ __forceinline__ bool staged() const { return C::kGeneral && p.plan.shape.staged && locals() > 1; }
@@ -214,7 +223,7 @@ class Schedule {
   __device__ __forceinline__ uint64_t* counter() const { return platform_.own(protocol::OwnLayout::claimCompute); }
 
   const Block<C>& b_;
-  LanePlatform platform_;
+  LanePlatform<C::kGeneral> platform_;
   uint64_t position_ = 0, failed_ = 0, revoked_ = 0;
   uint32_t count_ = 0;
 };

@@ -58,7 +58,7 @@ class Computer {
   __device__ __forceinline__ void run() {
     const uint64_t epoch = loadRelaxed(p_.memory.own + protocol::OwnLayout::epoch) + 1;
     char* const bank = p_.memory.heaps[b_.local()] + b_.bankData(epoch);
-    const bool wireWide = p_.plan.shape.wireBytes == 4, outWide = p_.plan.shape.outBytes == 4;
+    const bool wireWide = b_.wireWide(), outWide = b_.outWide();
     const uint32_t early = p_.choice.early < p_.kSteps ? p_.choice.early : p_.kSteps;
     TaskReader<C> tasks(b_);
     uint32_t partials = 0;
@@ -73,7 +73,7 @@ class Computer {
       const bool mine = t.kind == taskMine;
       const bool add = mine && b_.locals() > 1;
       const char* const partial =
-          bank + t.place + ((b_.index * 2 + group_) * 64 + warp_ * 16) * kN * p_.plan.shape.wireBytes + lane_ * 16;
+          bank + t.place + ((b_.index * 2 + group_) * 64 + warp_ * 16) * kN * b_.wireBytes() + lane_ * 16;
 
       uint32_t k = 0;
       for (; k + early < p_.kSteps; ++k) step(k);
@@ -95,7 +95,6 @@ class Computer {
       for (int i = 0; i < kN / 2; ++i) asm volatile("" : "+f"(d_[i])::"memory");
       const uint32_t rows = b_.rowsOf(t.rows, group_);
       const uint32_t first = b_.index * kBlockRows + group_ * 64;  // row of the tile
-      const bool plain = p_.operands.alpha == 1.0f && p_.operands.beta == 0.0f && p_.operands.bias == nullptr;
       char* const sum = b_.multiNode() ? bank + t.sum : nullptr;
       const bool wide = b_.multiNode() ? wireWide : outWide;
       bands<0>([&](auto number) {
@@ -127,7 +126,7 @@ class Computer {
           }
         }
         if (stores) {
-          if (!b_.multiNode() && !plain) finish(v, t, first, rows, outWide, kBand);
+          if (!b_.multiNode() && !b_.plain()) finish(v, t, first, rows, outWide, kBand);
           if (wide) {
             imagesWide(v, t.cols, rows, sum, first, kBand);
           } else {

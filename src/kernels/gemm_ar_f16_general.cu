@@ -1,4 +1,4 @@
-// Instances of the GEMM+AllReduce kernel: f16 inputs, several nodes, or an ordinary C.
+// Instances of the GEMM+AllReduce kernel: f16 inputs, all cases.
 #include "kernels/gemm_ar_kernel.cuh"
 #include "kernels/gemm_ar_table.h"
 

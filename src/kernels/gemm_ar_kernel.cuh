@@ -19,7 +19,7 @@ __device__ __forceinline__ bool closeLaunch(const Block<C>& b, Platform& platfor
   const GemmArParams& p = b.p;
   const uint64_t epoch = platform.epoch();
   // Producer: every block's flag warp, at its end.
-  if (!platform.wait(protocol::own(OwnLayout::finished), gridDim.x, protocol::Match::atLeast,
+  if (!platform.wait(protocol::own(OwnLayout::finished), gridDim.x * kBlockFinished, protocol::Match::atLeast,
                      protocol::Why{protocol::Stage::roles, -1, -1, 0}))
     return false;
   // Without a stage, the proof that all my output has arrived is one flag from each owner; with one, it has been copied.
@@ -33,14 +33,20 @@ __device__ __forceinline__ bool closeLaunch(const Block<C>& b, Platform& platfor
         return false;
     }
   }
-  if (platform.ownLoad(OwnLayout::donePublished) != epoch && !protocol::close(platform)) return false;
+  // FlagKeeper::finish() has told the peers already, if there was a tile to tell of.
+  const bool told = !b.multiNode() && !b.staged() && (b.locals() == 1 || p.plan.ownedTiles() != 0);
+  if (told) {
+    storeRelaxed(platform.own(OwnLayout::donePublished), epoch);
+  } else if (!protocol::close(platform)) {
+    return false;
+  }
   // Nobody but this thread is left to use these words.
   platform.ownReset(OwnLayout::ticket);
   platform.ownReset(OwnLayout::claimCompute);
   platform.ownReset(OwnLayout::claimReceive);
   platform.ownReset(OwnLayout::claimCopy);
   platform.ownReset(OwnLayout::finished);
-  platform.publish(protocol::own(OwnLayout::epoch), epoch, protocol::Scope::device);
+  storeRelaxed(platform.own(OwnLayout::epoch), epoch);
   return true;
 }
 
@@ -49,7 +55,7 @@ __device__ __forceinline__ bool closeLaunch(const Block<C>& b, Platform& platfor
 template <class C>
 __device__ __forceinline__ void flags(const Block<C>& b, bool computes, bool controls) {
   FlagKeeper<C> keeper(b);
-  LanePlatform platform(b.p.memory, sched::Role::control);
+  LanePlatform<C::kGeneral> platform(b.p.memory, sched::Role::control);
   bool open = true;
   if (controls) {
     open = protocol::enter(platform, b.p.hash);
@@ -63,8 +69,8 @@ __device__ __forceinline__ void flags(const Block<C>& b, bool computes, bool con
 // The send role: posts node sums as they are complete.
 template <class C>
 __device__ __forceinline__ bool send(const Block<C>& b) {
-  LanePlatform platform(b.p.memory, sched::Role::send);
-  return protocol::GemmAr<LanePlatform>(platform, b.p.plan, b.p.hash).send();
+  LanePlatform<true> platform(b.p.memory, sched::Role::send);
+  return protocol::GemmAr<LanePlatform<true>>(platform, b.p.plan, b.p.hash).send();
 }
 
 template <class C>
@@ -95,6 +101,38 @@ __device__ __forceinline__ void initBarriers(const Block<C>& b) {
 // Registers of a thread: 2 warpgroups and 1, of 168 each at the start.
 constexpr int kComputeRegisters = 232, kMoveRegisters = 40;
 
+// Brings what every launch reads of its parameters into the constant cache, and the tensor maps.
+template <class C>
+__device__ __forceinline__ void warmUp(const GemmArParams& p, uint32_t thread) {
+  if (thread == 32) {
+    const auto touch = [](auto v) { asm volatile("" ::"l"(static_cast<uint64_t>(v))); };
+    touch(p.memory.place.nodes);
+    touch(p.memory.controlLayout.locals);
+    touch(reinterpret_cast<uintptr_t>(p.memory.own));
+    touch(p.memory.timeoutNs);
+    touch(p.plan.shape.m);
+    touch(p.plan.grid.m);
+    touch(p.plan.chunks.tiles);
+    touch(p.plan.chunks.window);
+    touch(p.plan.parts);
+    touch(p.order.tiles);
+    touch(p.order.startFull);
+    touch(p.order.byWave.divisor);
+    touch(p.order.byLocals.divisor);
+    touch(p.choice.paceNs);
+    touch(p.operands.k);
+    touch(p.kSteps);
+  } else if (thread == 64) {
+    prefetchMap(&p.a);
+    prefetchMap(&p.b);
+  } else if (thread == 96) {
+    prefetchMap(&p.c);
+    for (uint32_t l = 0; l < p.memory.place.locals; ++l) {
+      if (l != p.memory.place.local && !(C::kGeneral && p.plan.shape.staged)) prefetchMap(&p.peerC[l]);
+    }
+  }
+}
+
 template <class C>
 __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     gemmArKernel(const __grid_constant__ GemmArParams p) {
@@ -107,6 +145,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
 
   letNextLaunch();
   if (threadIdx.x == 0) initBarriers<C>(b);
+  warmUp<C>(p, threadIdx.x);
   clusterSync();
   // Nothing that other launches or ranks write or read is touched above this.
   awaitLaunchBefore();

@@ -148,7 +148,9 @@ std::string launchGemmAr(const RankMemory& memory, const sched::GemmArPlan& plan
   }
   if (!why.empty()) return why;
 
-  const GemmArEntry& entry = entryOf(choice, op, plan.multiNode() || staged);
+  const bool plain = op.alpha == 1.0f && op.beta == 0.0f && op.bias == nullptr;
+  const bool general = plan.multiNode() || staged || !plain || op.out == Type::f32 || op.wire == Type::f32;
+  const GemmArEntry& entry = entryOf(choice, op, general);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(sched::kClusterBlocks * (choice.clusters + choice.receiveClusters + choice.copyClusters));
   config.blockDim = dim3(kThreads);

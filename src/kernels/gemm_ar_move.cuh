@@ -12,8 +12,6 @@ template <class C>
 __device__ __forceinline__ void load(const Block<C>& b) {
   using L = typename C::L;
   const GemmArParams& p = b.p;
-  prefetchMap(&p.a);
-  prefetchMap(&p.b);
   const bool leads = b.index == 0;
   Schedule<C> schedule(b);
   TaskReader<C> tasks(b);
@@ -83,9 +81,9 @@ template <class C>
 __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
   using L = typename C::L;
   const GemmArParams& p = b.p;
-  LanePlatform platform(p.memory, sched::Role::compute);
+  LanePlatform<C::kGeneral> platform(p.memory, sched::Role::compute);
   const uint64_t bank = b.bankData(platform.epoch());
-  const uint32_t wireBytes = p.plan.shape.wireBytes, outBytes = p.plan.shape.outBytes;
+  const uint32_t wireBytes = b.wireBytes(), outBytes = b.outBytes();
   const bool multi = b.multiNode(), staged = b.staged();
   Pace pace(p.choice.paceNs);
   TaskReader<C> tasks(b);
@@ -186,6 +184,8 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
 
 // Flags, by a warp of their own: a release at system scope can take thousands of cycles.  Waits for the peers' partial results
 // of this block's part of own tiles, and raises flags for what the storing warps have stored, tile by tile.
+constexpr uint64_t kBlockFinished = uint64_t{1} << 32;
+
 template <class C>
 class FlagKeeper {
   using L = typename C::L;
@@ -220,19 +220,19 @@ class FlagKeeper {
   __device__ __forceinline__ void finish() {
     barrierWait(b_.at(L::kDrained), 0);
     if (sharedLoadAcquire(b_.at(L::kFailed)) != 0) return;
+    // One word counts blocks that have finished and own tiles that are out.
+    const uint64_t before = addAcqRel(platform_.own(OwnLayout::finished), kBlockFinished | out_);
+    if (out_ == 0 || b_.staged() || b_.locals() == 1 ||
+        static_cast<uint32_t>(before) + out_ != p_.plan.ownedTiles() * p_.plan.parts)
+      return;
     // All of this rank's tiles are out, and so all that was sent to it has been read: one fence for both flags.
-    if (out_ != 0 && !b_.staged() && b_.locals() > 1 &&
-        platform_.arrive(OwnLayout::tilesOut, p_.plan.ownedTiles() * p_.plan.parts, out_)) {
-      const uint64_t done = p_.memory.controlLayout.doneLocal(b_.local());
-      fenceSystem();
-      for (uint32_t l = 0; l < b_.locals(); ++l) {
-        if (l == b_.local()) continue;
-        storeRelaxed(flag(l, p_.plan.outFlag(b_.local())), epoch_);
-        storeRelaxed(reinterpret_cast<uint64_t*>(p_.memory.heaps[l] + done), epoch_);
-      }
-      storeReleaseDevice(platform_.own(OwnLayout::donePublished), epoch_);
+    const uint64_t done = p_.memory.controlLayout.doneLocal(b_.local());
+    fenceSystem();
+    for (uint32_t l = 0; l < b_.locals(); ++l) {
+      if (l == b_.local()) continue;
+      storeRelaxed(flag(l, p_.plan.outFlag(b_.local())), epoch_);
+      storeRelaxed(reinterpret_cast<uint64_t*>(p_.memory.heaps[l] + done), epoch_);
     }
-    addAcqRel(platform_.own(OwnLayout::finished), 1);
   }
 
  private:
@@ -250,7 +250,7 @@ class FlagKeeper {
     }
     if (!ok) sharedStoreRelease(b_.at(L::kFailed), 1);
     const char* const bank = p_.memory.heaps[b_.local()] + b_.bankData(epoch_);
-    const uint32_t part = 64 * C::kN * p_.plan.shape.wireBytes;
+    const uint32_t part = 64 * C::kN * b_.wireBytes();
     for (uint32_t group = 0; group < 2; ++group) {
       if (b_.rowsOf(t.rows, group) != 0) prefetchBytes(bank + t.place + (b_.index * 2 + group) * part, part);
     }
@@ -278,7 +278,7 @@ class FlagKeeper {
 
   const Block<C>& b_;
   const GemmArParams& p_;
-  LanePlatform platform_;
+  LanePlatform<C::kGeneral> platform_;
   const uint64_t epoch_, flags_;
   uint32_t awaited_ = 0, out_ = 0, watched_ = 0;
 };

@@ -10,12 +10,21 @@
 
 namespace mk::kernels {
 
+// kNetwork: there may be several nodes.
+template <bool kNetwork>
 class LanePlatform {
  public:
   __device__ __forceinline__ LanePlatform(const RankMemory& memory, sched::Role role)
       : memory_(memory), epoch_(loadRelaxed(memory.own + protocol::OwnLayout::epoch) + 1), role_(role) {}
 
-  __device__ __forceinline__ sched::Place place() const { return memory_.place; }
+  __device__ __forceinline__ sched::Place place() const {
+    sched::Place at = memory_.place;
+    if constexpr (!kNetwork) {
+      at.nodes = 1;
+      at.node = 0;
+    }
+    return at;
+  }
   __device__ __forceinline__ uint64_t epoch() const { return epoch_; }
   __device__ __forceinline__ const sched::HeapLayout& heapLayout() const { return memory_.heapLayout; }
   __device__ __forceinline__ const sched::ControlLayout& controlLayout() const { return memory_.controlLayout; }
@@ -201,7 +210,7 @@ class BlockPlatform {
   }
 
  private:
-  LanePlatform lane_;
+  LanePlatform<true> lane_;
   const uint32_t thread_;
   volatile uint64_t* const mailbox_;
 };

@@ -70,12 +70,13 @@ MK_HD bool enter(P& p, uint32_t hash) {
     }
   }
 
+  // Local peers first: every launch waits for that.  The proxy must know the epoch before a rail peer can send in it.
   const uint64_t word = sched::enteredWord(e, hash);
-  p.publish(own(OwnLayout::enteredNewest), e, Scope::device);
-  p.publish(own(OwnLayout::bankOpen), e, Scope::device);
   for (uint32_t l = 0; l < at.locals; ++l) {
     if (l != at.local) p.publish(heap(l, control.enteredLocal(parity, at.local)), word, Scope::node);
   }
+  p.publish(own(OwnLayout::enteredNewest), e, Scope::device);
+  p.publish(own(OwnLayout::bankOpen), e, Scope::device);
   if (at.nodes > 1) {
     p.write(heap(at.local, control.enteredSource(parity)), word);
     for (uint32_t s = 0; s + 1 < at.nodes; ++s) {

@@ -418,13 +418,20 @@ void benchOne(const Blas& blas, const Nccl* nccl, uint64_t b, uint64_t k, bool t
     }
   }
   timeAll(ops, std::max(flops / 7e11, wireMs), b >= 16384 ? 3 : 5);
+  double hostUs[kRanks];
+  both([&](int me) {
+    const auto start = std::chrono::steady_clock::now();
+    for (int i = 0; i < 20; ++i) fusedWorld.launch(me, p, i & 1);
+    hostUs[me] = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() / 20;
+    CUDA(cudaStreamSynchronize(ranks[me].stream));
+  });
   const double floor = std::max(ops[0].ms, wireMs);
   const double gemm = std::min(ops[2].ms, ops[3].ms);
   const sched::KernelChoice chosen = fusedWorld.choose(p);
-  std::printf("%6llu %6llu | %8.4f %8.4f | %8.4f %8.4f %5.3f | %8.4f %6.0f %5.1f%% %5.2f | tileN %u pace %u\n",
+  std::printf("%6llu %6llu | %8.4f %8.4f | %8.4f %8.4f %5.3f | %8.4f %6.0f %5.1f%% %5.2f | tileN %u pace %u host %.1f us\n",
               static_cast<unsigned long long>(b), static_cast<unsigned long long>(k), ops[0].ms, ops[1].ms, ops[2].ms,
               ops[3].ms, ops[0].ms / gemm, ops[4].ms, flops / ops[4].ms / 1e9, 100 * floor / ops[4].ms,
-              ops[1].ms / ops[4].ms, chosen.tileN, chosen.paceNs);
+              ops[1].ms / ops[4].ms, chosen.tileN, chosen.paceNs, hostUs[0]);
   for (size_t i = 5; i < ops.size(); ++i)
     std::printf("        %-34s %8.4f ms  x%.2f\n", ops[i].name.c_str(), ops[i].ms, ops[1].ms / ops[i].ms);
   std::fflush(stdout);
