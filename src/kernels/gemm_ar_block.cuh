@@ -99,6 +99,14 @@ struct Block {
   __device__ __forceinline__ uint64_t bankFlags(uint64_t epoch) const {
     return p.memory.heapLayout.flags(static_cast<uint32_t>(epoch & 1));
   }
+  // The plan's partialFlag() and stagedTile(), without a division.
+  __device__ __forceinline__ uint64_t partialFlag(uint32_t ownedTile, uint32_t from, uint32_t owner) const {
+    return p.partialFlags +
+           (uint64_t{ownedTile} * (locals() - 1) + sched::skipSelf(from, owner)) * sched::kClusterBlocks + index;
+  }
+  __device__ __forceinline__ uint64_t stagedTile(uint32_t tile) const {
+    return p.stage + uint64_t{tile} * p.plan.outSlotBytes();
+  }
   // Rows of a tile that fall to warpgroup `group`.
   __device__ __forceinline__ uint32_t rowsOf(uint32_t rows, uint32_t group) const {
     const uint32_t first = index * kBlockRows + group * 64;

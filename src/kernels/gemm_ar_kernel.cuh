@@ -25,16 +25,16 @@ __device__ __forceinline__ bool closeLaunch(const Block<C>& b, Platform& platfor
   // Without a stage, the proof that all my output has arrived is one flag from each owner; with one, it has been copied.
   if (!b.staged()) {
     for (uint32_t l = 0; l < b.locals(); ++l) {
-      if (l == b.local() || p.plan.chunks.ownedTiles(l) == 0) continue;
+      if (l == b.local() || (p.owners >> l & 1) == 0) continue;
       // Producer: owner l, in FlagKeeper::finish() or Receiver::tileOut().
-      if (!platform.wait(protocol::heap(b.local(), b.bankFlags(epoch) + p.plan.outFlag(l) * 8), epoch,
+      if (!platform.wait(protocol::heap(b.local(), b.bankFlags(epoch) + (p.outFlags + l) * 8), epoch,
                          protocol::Match::equal,
                          protocol::Why{protocol::Stage::output, static_cast<int32_t>(l), -1, 0}))
         return false;
     }
   }
   // FlagKeeper::finish() has told the peers already, if there was a tile to tell of.
-  const bool told = !b.multiNode() && !b.staged() && (b.locals() == 1 || p.plan.ownedTiles() != 0);
+  const bool told = !b.multiNode() && !b.staged() && (b.locals() == 1 || p.ownedParts != 0);
   if (told) {
     storeRelaxed(platform.own(OwnLayout::donePublished), epoch);
   } else if (!protocol::close(platform)) {
@@ -121,6 +121,7 @@ __device__ __forceinline__ void warmUp(const GemmArParams& p, uint32_t thread) {
     touch(p.order.byLocals.divisor);
     touch(p.choice.paceNs);
     touch(p.operands.k);
+    touch(p.partialFlags);
     touch(p.kSteps);
   } else if (thread == 64) {
     prefetchMap(&p.a);

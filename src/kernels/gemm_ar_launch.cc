@@ -133,6 +133,12 @@ std::string launchGemmAr(const RankMemory& memory, const sched::GemmArPlan& plan
   p.order = sched::TileOrder(plan);
   p.choice = choice;
   p.operands = op;
+  p.partialFlags = plan.arrivalWords();
+  p.outFlags = plan.outFlagBase();
+  p.stagedFlags = plan.stagedFlagBase();
+  p.stage = plan.stageBase();
+  p.ownedParts = static_cast<uint32_t>(plan.ownedTiles() * plan.parts);
+  for (uint32_t l = 0; l < memory.place.locals; ++l) p.owners |= plan.chunks.ownedTiles(l) != 0 ? 1u << l : 0;
   p.hash = hash;
   p.kSteps = static_cast<uint32_t>(sched::ceilDiv(op.k, 64));
   why = encode(encodeMap, &p.a, "A", op.in, op.a, m, op.k, op.aStride, 128, true);

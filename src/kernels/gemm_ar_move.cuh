@@ -87,18 +87,31 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
   const bool multi = b.multiNode(), staged = b.staged();
   Pace pace(p.choice.paceNs);
   TaskReader<C> tasks(b);
-  uint32_t count = 0, handed = 0, openPeers = 0;  // chunks so far, tiles, a bit for each peer that has entered
+  uint32_t count = 0, handed = 0;           // chunks so far, tiles
+  uint32_t openBanks = 0, openPeers = 0;  // a bit for each peer whose bank may be written, that has entered
   bool bad = false;
+  const auto require = [&](bool ok) {
+    if (ok) return;
+    bad = true;
+    sharedStoreRelease(b.at(L::kFailed), 1);
+  };
+  // A partial result goes ahead of the peer's entering: its bank is free once it has published done() of the operation before
+  // last, and what lies there is used only after both have compared their plans.
+  const auto openBank = [&](uint32_t l) {
+    if (bad || (openBanks >> l & 1) != 0) return;
+    openBanks |= 1u << l;
+    if (platform.epoch() < 2) return;
+    // Producer: local rank l, in settle() or FlagKeeper::finish().
+    require(platform.wait(protocol::heap(b.local(), p.memory.controlLayout.doneLocal(l)), platform.epoch() - 2,
+                          protocol::Match::atLeast,
+                          protocol::Why{protocol::Stage::done, static_cast<int32_t>(l), -1, 0}));
+  };
   const auto open = [&](uint32_t l) {
     if (bad || (openPeers >> l & 1) != 0) return;
+    openPeers |= 1u << l;
     // Producer: this launch's control agent, once the peer has entered.
-    if (platform.wait(protocol::own(protocol::OwnLayout::peerOpen(l)), platform.epoch(), protocol::Match::equal,
-                      protocol::Why{protocol::Stage::entered, static_cast<int32_t>(l), -1, 0})) {
-      openPeers |= 1u << l;
-    } else {
-      bad = true;
-      sharedStoreRelease(b.at(L::kFailed), 1);
-    }
+    require(platform.wait(protocol::own(protocol::OwnLayout::peerOpen(l)), platform.epoch(), protocol::Match::equal,
+                          protocol::Why{protocol::Stage::entered, static_cast<int32_t>(l), -1, 0}));
   };
   for (;;) {
     const Task t = tasks.take();
@@ -112,7 +125,7 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
     const uint32_t row = t.row + b.index * kBlockRows + group * 64;
     const bool paced = p.choice.paceNs != 0 && !tasks.knownEnd();
     if (!mine) {
-      open(t.owner);
+      openBank(t.owner);
     } else if (!multi) {
       for (uint32_t l = 0; l < b.locals(); ++l) {
         if (l != b.local()) open(l);
@@ -122,7 +135,7 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
     char* const partial = mine ? nullptr
                                : p.memory.heaps[t.owner] + bank + t.place +
                                      (b.index * 2 + group) * (64 * C::kN) * wireBytes;
-    const uint64_t image = staged ? bank + p.plan.stagedTile(t.tile) + (b.index * 2 + group) * (64 * C::kN) * outBytes : 0;
+    const uint64_t image = staged ? bank + b.stagedTile(t.tile) + (b.index * 2 + group) * (64 * C::kN) * outBytes : 0;
     uint32_t held = 0;
     for (uint32_t j = 0; j < chunks; ++j, ++count) {
       const uint32_t slot = group * L::kBuffers + count % L::kBuffers;
@@ -223,14 +236,14 @@ class FlagKeeper {
     // One word counts blocks that have finished and own tiles that are out.
     const uint64_t before = addAcqRel(platform_.own(OwnLayout::finished), kBlockFinished | out_);
     if (out_ == 0 || b_.staged() || b_.locals() == 1 ||
-        static_cast<uint32_t>(before) + out_ != p_.plan.ownedTiles() * p_.plan.parts)
+        static_cast<uint32_t>(before) + out_ != p_.ownedParts)
       return;
     // All of this rank's tiles are out, and so all that was sent to it has been read: one fence for both flags.
     const uint64_t done = p_.memory.controlLayout.doneLocal(b_.local());
     fenceSystem();
     for (uint32_t l = 0; l < b_.locals(); ++l) {
       if (l == b_.local()) continue;
-      storeRelaxed(flag(l, p_.plan.outFlag(b_.local())), epoch_);
+      storeRelaxed(flag(l, p_.outFlags + b_.local()), epoch_);
       storeRelaxed(reinterpret_cast<uint64_t*>(p_.memory.heaps[l] + done), epoch_);
     }
   }
@@ -245,7 +258,7 @@ class FlagKeeper {
       if (l == b_.local()) continue;
       // Producer: local rank l, in raise().
       ok = platform_.wait(
-          protocol::heap(b_.local(), flags_ + p_.plan.partialFlag(t.ownedTile, l, b_.local(), b_.index) * 8), epoch_,
+          protocol::heap(b_.local(), flags_ + b_.partialFlag(t.ownedTile, l, b_.local()) * 8), epoch_,
           protocol::Match::equal, protocol::Why{protocol::Stage::partial, static_cast<int32_t>(l), -1, t.tile});
     }
     if (!ok) sharedStoreRelease(b_.at(L::kFailed), 1);
@@ -262,7 +275,7 @@ class FlagKeeper {
   __device__ __forceinline__ void raise(const Task& t, bool mine) {
     const uint32_t local = b_.local();
     if (!mine) {
-      storeReleaseSystem(flag(t.owner, p_.plan.partialFlag(t.ownedTile, local, t.owner, b_.index)), epoch_);
+      storeReleaseSystem(flag(t.owner, b_.partialFlag(t.ownedTile, local, t.owner)), epoch_);
     } else if (b_.multiNode()) {
       const uint64_t chunk = p_.plan.chunks.ownedChunk(local, t.ownedChunk);
       if (platform_.arrive(OwnLayout::firstCounter(b_.locals(), p_.memory.place.nodes) + t.ownedChunk,
@@ -271,7 +284,7 @@ class FlagKeeper {
     } else {
       fenceSystem();
       for (uint32_t l = 0; l < b_.locals(); ++l) {
-        if (l != local) storeRelaxed(flag(l, p_.plan.stagedFlag(t.tile, b_.index)), epoch_);
+        if (l != local) storeRelaxed(flag(l, p_.stagedFlags + uint64_t{t.tile} * sched::kClusterBlocks + b_.index), epoch_);
       }
     }
   }

@@ -50,7 +50,7 @@ class Receiver {
       const uint32_t outBytes = plan_.shape.outBytes;
       const uint32_t elements = 16 / outBytes, across = t.cols / elements;
       const sched::FastDivision byRow(across);
-      const char* const image = p_.memory.heaps[b_.local()] + bank_ + plan_.stagedTile(t.tile);
+      const char* const image = p_.memory.heaps[b_.local()] + bank_ + b_.stagedTile(t.tile);
       const uint32_t count = across * t.rows;
       for (uint32_t first = platform_.thread(); first < count; first += 4 * BlockPlatform::kThreads) {
         uint4 v[4];
@@ -204,7 +204,7 @@ class Receiver {
     const uint32_t outBytes = plan_.shape.outBytes;
     const uint64_t inC = ((t.shape.row + row) * p_.operands.cStride + t.shape.col + col) * outBytes;
     storeData(p_.operands.c + inC, v);
-    const uint64_t inStage = bank_ + plan_.stagedTile(t.tile) + inImage(row, col);
+    const uint64_t inStage = bank_ + b_.stagedTile(static_cast<uint32_t>(t.tile)) + inImage(row, col);
     for (uint32_t l = 0; l < b_.locals(); ++l) {
       if (l == b_.local()) continue;
       storeData(b_.staged() ? p_.memory.heaps[l] + inStage : p_.operands.peerC[l] + inC, v);

@@ -49,15 +49,14 @@ class LanePlatform {
     return matches(loadAcquire(word(r)), value, match);
   }
 
-  // Relaxed polls, then one acquire: an acquire empties the multiprocessor's L1.
+  // Polls with acquire, which empties the multiprocessor's L1: nothing here lives on it.
   __device__ __forceinline__ bool wait(const protocol::Ref& r, uint64_t value, protocol::Match match,
                                        const protocol::Why& why, uint64_t* seenOut = nullptr) {
     uint64_t* const w = word(r);
     uint64_t since = 0;
     for (uint32_t polls = 0;; ++polls) {
-      uint64_t seen = loadRelaxed(w);
+      const uint64_t seen = loadAcquire(w);
       if (matches(seen, value, match)) {
-        seen = loadAcquire(w);
         if (seenOut != nullptr) *seenOut = seen;
         return true;
       }

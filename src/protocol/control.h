@@ -75,9 +75,9 @@ MK_HD bool enter(P& p, uint32_t hash) {
   for (uint32_t l = 0; l < at.locals; ++l) {
     if (l != at.local) p.publish(heap(l, control.enteredLocal(parity, at.local)), word, Scope::node);
   }
-  p.publish(own(OwnLayout::enteredNewest), e, Scope::device);
-  p.publish(own(OwnLayout::bankOpen), e, Scope::device);
   if (at.nodes > 1) {
+    p.publish(own(OwnLayout::enteredNewest), e, Scope::device);
+    p.publish(own(OwnLayout::bankOpen), e, Scope::device);
     p.write(heap(at.local, control.enteredSource(parity)), word);
     for (uint32_t s = 0; s + 1 < at.nodes; ++s) {
       const uint32_t n = (at.node + 1 + s) % at.nodes;
@@ -105,10 +105,11 @@ MK_HD bool enter(P& p, uint32_t hash) {
     p.publish(own(OwnLayout::railOpen(at.locals, n)), e, Scope::device);
   }
 
-  for (uint32_t l = 0; l < at.locals; ++l) {
+  // With one node the local peers are everybody.
+  for (uint32_t l = 0; at.nodes > 1 && l < at.locals; ++l) {
     if (l != at.local) p.publish(heap(l, control.railEntered(at.local)), e, Scope::node);
   }
-  for (uint32_t l = 0; l < at.locals; ++l) {
+  for (uint32_t l = 0; at.nodes > 1 && l < at.locals; ++l) {
     // Producer: local rank l, above.  It may already be in a later launch.
     if (l != at.local && !p.wait(heap(at.local, control.railEntered(l)), e, Match::atLeast,
                                  Why{Stage::entered, static_cast<int32_t>(l), -1, 1}))
