@@ -49,7 +49,8 @@ struct GemmArParams {
   uint32_t ownedParts;                           // own tiles times parts
   uint32_t owners;                               // a bit for each local rank that owns a tile
   uint32_t hash;
-  uint32_t kSteps;  // of 64
+  uint32_t kSteps;  // of 64, at least one
+  uint32_t kFirst;  // the first of them: past the matrices' ends, where loads give zeros, if K is 0
 };
 
 // Why a device cannot run the kernels, or "".

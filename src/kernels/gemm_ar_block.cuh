@@ -87,8 +87,7 @@ struct Block {
   __device__ __forceinline__ uint32_t wireBytes() const { return C::kGeneral ? p.plan.shape.wireBytes : 2; }
   __device__ __forceinline__ uint32_t outBytes() const { return C::kGeneral ? p.plan.shape.outBytes : 2; }
   __device__ __forceinline__ bool plain() const {
-    return !C::kGeneral ||
-           (p.operands.alpha == 1.0f && p.operands.beta == 0.0f && p.operands.bias == nullptr);
+    return !C::kGeneral || (p.operands.alpha == 1.0f && p.operands.beta == 0.0f && p.operands.bias == nullptr);
   }
   __device__ __forceinline__ uint32_t locals() const { return p.memory.place.locals; }
   __device__ __forceinline__ uint32_t local() const { return p.memory.place.local; }
@@ -125,25 +124,26 @@ class TaskReader {
   __device__ __forceinline__ void wait() { barrierWait(block_.at(L::kTaskFull + 8 * slot_), parity_); }
   __device__ __forceinline__ Task read() const {
     const uint32_t at = block_.at(L::kTasks + kTaskBytes * slot_);
-    const uint4 a = sharedLoad(at), b = sharedLoad(at + 16), c = sharedLoad(at + 32);
-    Task t;
-    t.kind = a.x & 0xff;
-    t.owner = a.x >> 8;
-    t.row = a.y;
-    t.col = a.z;
-    t.rows = a.w & 0xffff;
-    t.cols = a.w >> 16;
-    t.place = b.x | static_cast<uint64_t>(b.y) << 32;
-    t.tile = b.z;
-    t.ownedTile = b.w;
-    t.ownedChunk = c.x;
-    t.sum = c.z | static_cast<uint64_t>(c.w) << 32;
-    return t;
+    return unpack(sharedLoad(at), sharedLoad(at + 16), sharedLoad(at + 32));
+  }
+  // The same for whole warps whose matrix instructions depend on it: the compiler must know that all threads read the same, or
+  // it takes those one by one.
+  __device__ __forceinline__ Task readUniform() const {
+    const uint32_t at = block_.at(L::kTasks + kTaskBytes * slot_);
+    uint4 a = sharedLoad(at), b = sharedLoad(at + 16), c = {};
+    uniform(&a.x);
+    uniform(&a.w);
+    uniform(&b.x);
+    uniform(&b.y);
+    if constexpr (C::kGeneral) {
+      c = sharedLoad(at + 32);
+      uniform(&c.z);
+      uniform(&c.w);
+    }
+    return unpack(a, b, c);
   }
   // One thread of each reader, after all its threads have read.
-  __device__ __forceinline__ void release() const {
-    barrierArriveAt(inBlock(block_.at(L::kTaskEmpty + 8 * slot_), 0));
-  }
+  __device__ __forceinline__ void release() const { barrierArriveAt(inBlock(block_.at(L::kTaskEmpty + 8 * slot_), 0)); }
   __device__ __forceinline__ void next() {
     if (++slot_ == kTaskSlots) {
       slot_ = 0;
@@ -165,6 +165,23 @@ class TaskReader {
   }
 
  private:
+  static __device__ __forceinline__ void uniform(uint32_t* v) { *v = __shfl_sync(0xffffffffu, *v, 0); }
+  static __device__ __forceinline__ Task unpack(const uint4& a, const uint4& b, const uint4& c) {
+    Task t;
+    t.kind = a.x & 0xff;
+    t.owner = a.x >> 8;
+    t.row = a.y;
+    t.col = a.z;
+    t.rows = a.w & 0xffff;
+    t.cols = a.w >> 16;
+    t.place = b.x | static_cast<uint64_t>(b.y) << 32;
+    t.tile = b.z;
+    t.ownedTile = b.w;
+    t.ownedChunk = c.x;
+    t.sum = c.z | static_cast<uint64_t>(c.w) << 32;
+    return t;
+  }
+
   const Block<C>& block_;
   uint32_t slot_ = 0, parity_ = 0;
 };
@@ -175,7 +192,8 @@ class Schedule {
   using L = typename C::L;
 
  public:
-  __device__ __forceinline__ explicit Schedule(const Block<C>& b) : b_(b), platform_(b.p.memory, sched::Role::compute) {}
+  __device__ __forceinline__ explicit Schedule(const Block<C>& b)
+      : b_(b), platform_(b.p.memory, sched::Role::compute) {}
 
   // What is claimed becomes known when it is used: announce() of it may come much later.
   __device__ __forceinline__ void claim() {
@@ -207,8 +225,7 @@ class Schedule {
       const uint64_t from = mine ? 0 : sched::skipSelf(b_.local(), s.owner);
       const uint64_t place = (static_cast<uint64_t>(s.ownedTile) * (b_.locals() - 1) + from) * p.plan.slotBytes();
       uint64_t sum = 0;
-      if (b_.multiNode())
-        sum = p.plan.nodeSum(s.ownedChunk) + p.plan.elementsBefore(s.tile) * p.plan.shape.wireBytes;
+      if (b_.multiNode()) sum = p.plan.nodeSum(s.ownedChunk) + p.plan.elementsBefore(s.tile) * p.plan.shape.wireBytes;
       words[0] = {(mine ? taskMine : taskPeers) | s.owner << 8, s.row, s.col, s.rows | s.cols << 16};
       words[1] = {static_cast<uint32_t>(place), static_cast<uint32_t>(place >> 32), s.tile, s.ownedTile};
       words[2] = {s.ownedChunk, 0, static_cast<uint32_t>(sum), static_cast<uint32_t>(sum >> 32)};

@@ -25,7 +25,9 @@ __device__ __forceinline__ float2 unpack(__nv_bfloat16, uint32_t v) {
 }
 __device__ __forceinline__ float2 unpack(__half, uint32_t v) {
   float2 f;
-  asm("{\n.reg .b16 a, b;\nmov.b32 {a, b}, %2;\ncvt.f32.f16 %0, a;\ncvt.f32.f16 %1, b;\n}" : "=f"(f.x), "=f"(f.y) : "r"(v));
+  asm("{\n.reg .b16 a, b;\nmov.b32 {a, b}, %2;\ncvt.f32.f16 %0, a;\ncvt.f32.f16 %1, b;\n}"
+      : "=f"(f.x), "=f"(f.y)
+      : "r"(v));
   return f;
 }
 // One element, of the inputs' type or fp32.
@@ -36,7 +38,9 @@ __device__ __forceinline__ float loadElement(const void* base, uint64_t index, b
 }
 
 // Offset of 16 bytes in a chunk: rows of 128 bytes, swizzled as the copy unit does.
-__device__ __forceinline__ uint32_t inChunk(uint32_t row, uint32_t unit) { return row * 128 + ((unit ^ (row & 7)) << 4); }
+__device__ __forceinline__ uint32_t inChunk(uint32_t row, uint32_t unit) {
+  return row * 128 + ((unit ^ (row & 7)) << 4);
+}
 
 // One computing thread.  A fragment d[4 i + ...] holds columns 8 i + 2 (lane % 4), + 1 of row lane / 4 of the warp's 16, then the
 // same of 8 rows below.
@@ -64,11 +68,9 @@ class Computer {
     uint32_t partials = 0;
     for (;;) {
       tasks.wait();
-      Task t = tasks.read();
-      __syncwarp();
+      const Task t = tasks.readUniform();
       if (lane_ == 0) tasks.release();
       tasks.next();
-      uniform(&t);
       if (t.kind == taskEnd) return;
       const bool mine = t.kind == taskMine;
       const bool add = mine && b_.locals() > 1;
@@ -88,7 +90,7 @@ class Computer {
       for (; k < p_.kSteps; ++k) step(k);
       if constexpr (!kAtOnce) {
         productsWait<0>();
-        if (p_.kSteps != 0) release(previous_);
+        release(previous_);
       }
       // Nothing that uses the sums may move up beyond this.
 #pragma unroll
@@ -102,7 +104,7 @@ class Computer {
         const bool stores = rows != 0 && kBand * 64 < t.cols;
         float v[32];
 #pragma unroll
-        for (int i = 0; i < 32; ++i) v[i] = p_.kSteps == 0 ? 0.0f : d_[kBand * 32 + i];
+        for (int i = 0; i < 32; ++i) v[i] = d_[kBand * 32 + i];
         if (!mine) {
           if (stores) {
             if (wireWide) {
@@ -169,21 +171,6 @@ class Computer {
     if (thread_ < sched::kClusterBlocks) barrierArriveAt(inBlock(b_.at(L::kEmpty + 8 * stage), thread_));
   }
 
-  // The same in all threads: the compiler must know, or it takes the matrix instructions one by one.
-  static __device__ __forceinline__ uint32_t uniform(uint32_t v) { return __shfl_sync(0xffffffffu, v, 0); }
-  static __device__ __forceinline__ uint64_t uniform(uint64_t v) {
-    return uniform(static_cast<uint32_t>(v)) | uint64_t{uniform(static_cast<uint32_t>(v >> 32))} << 32;
-  }
-  static __device__ __forceinline__ void uniform(Task* t) {
-    t->kind = uniform(t->kind);
-    t->row = uniform(t->row);
-    t->col = uniform(t->col);
-    t->rows = uniform(t->rows);
-    t->cols = uniform(t->cols);
-    t->place = uniform(t->place);
-    if (C::kGeneral) t->sum = uniform(t->sum);
-  }
-
   // Calls work(number of the band) for each, known at compile time: registers have no index.
   template <int kBand, class Work>
   static __device__ __forceinline__ void bands(Work&& work) {
@@ -245,8 +232,8 @@ class Computer {
       v[i] *= alpha;
       if (row >= rows || col >= t.cols) continue;
       if (beta != 0.0f)
-        v[i] += beta * loadElement<In>(p_.operands.c,
-                                       uint64_t{t.row + first + row} * p_.operands.cStride + t.col + col, wide);
+        v[i] += beta *
+                loadElement<In>(p_.operands.c, uint64_t{t.row + first + row} * p_.operands.cStride + t.col + col, wide);
       if (bias != nullptr) v[i] += loadElement<In>(bias, t.col + col, biasWide);
     }
   }
@@ -283,8 +270,8 @@ class Computer {
 #pragma unroll
       for (int q = 0; q < 4; ++q) {
         const float* const d = v + j * 16 + q * 4;
-        sharedStore(to + q * 512, uint4{__float_as_uint(d[0]), __float_as_uint(d[1]), __float_as_uint(d[2]),
-                                        __float_as_uint(d[3])});
+        sharedStore(to + q * 512,
+                    uint4{__float_as_uint(d[0]), __float_as_uint(d[1]), __float_as_uint(d[2]), __float_as_uint(d[3])});
       }
       giveChunk();
     }
@@ -324,7 +311,7 @@ class Computer {
       giveChunk();
     }
   }
-  // This warp's rows of a chunk.
+  // This warp's rows of a chunk.  The place is free: control of an earlier launch has seen the writes complete that read it.
   __device__ __forceinline__ void storeSum(uint32_t chunk, char* sum, uint32_t first, uint32_t rows, uint32_t cols,
                                            uint32_t col, uint32_t bytes) {
     __syncwarp();

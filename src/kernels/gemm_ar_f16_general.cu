@@ -15,8 +15,7 @@ constexpr GemmArEntry entry() {
 }  // namespace
 
 const GemmArTable& gemmArF16General() {
-  static const GemmArTable table = {
-      {entry<128, false>(), entry<128, true>(), entry<256, false>(), entry<256, true>()}};
+  static const GemmArTable table = {{entry<128, false>(), entry<128, true>(), entry<256, false>(), entry<256, true>()}};
   return table;
 }
 

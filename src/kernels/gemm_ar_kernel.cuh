@@ -176,7 +176,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     } else if constexpr (C::kGeneral) {
       const bool receives = ticket < receivers;
       Receiver<C> receiver(b, receives ? sched::Role::receive : sched::Role::copyOut, thread,
-                                reinterpret_cast<uint64_t*>(shared + (b.at(L::kMailbox) - sharedAddress(shared))));
+                           reinterpret_cast<uint64_t*>(shared + (b.at(L::kMailbox) - sharedAddress(shared))));
       if (!(receives ? receiver.receive() : receiver.copyOut())) sharedStoreRelease(b.at(L::kFailed), 1);
       namedSync(BlockPlatform::kAgentBarrier, BlockPlatform::kThreads);
     }

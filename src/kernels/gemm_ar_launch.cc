@@ -42,10 +42,10 @@ EncodeTiled encodeTiled(std::string* why) {
   return reinterpret_cast<EncodeTiled>(found);
 }
 
-// A row-major matrix in boxes of 128 bytes by `boxRows`.  An empty one, which is never loaded from or stored to, stands as one
-// of 16 bytes.
-std::string encode(EncodeTiled encodeMap, CUtensorMap* map, const char* name, Type type, const void* base, uint64_t rows,
-                   uint64_t cols, uint64_t stride, uint32_t boxRows, bool readOften) {
+// A row-major matrix in boxes of 128 bytes by `boxRows`.  An empty one stands as one of the 16 bytes at `spare`: nothing is
+// stored to it, and what is loaded lies past its end.
+std::string encode(EncodeTiled encodeMap, CUtensorMap* map, const char* name, Type type, const void* base,
+                   uint64_t rows, uint64_t cols, uint64_t stride, uint32_t boxRows, bool readOften, void* spare) {
   const uint32_t bytes = typeBytes(type);
   const bool empty = rows == 0 || cols == 0 || base == nullptr;
   const cuuint64_t dims[2] = {empty ? 16 / bytes : cols, empty ? 1 : rows};
@@ -54,8 +54,7 @@ std::string encode(EncodeTiled encodeMap, CUtensorMap* map, const char* name, Ty
   const CUtensorMapDataType dataType = type == Type::f32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                        : type == Type::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                             : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
-  // The base of an empty matrix may be anything: 16 is a multiple of 16.
-  void* const address = empty ? reinterpret_cast<void*>(uintptr_t{16}) : const_cast<void*>(base);
+  void* const address = empty ? spare : const_cast<void*>(base);
   const CUresult r = encodeMap(map, dataType, 2, address, dims, strides, box, steps, CU_TENSOR_MAP_INTERLEAVE_NONE,
                                CU_TENSOR_MAP_SWIZZLE_128B,
                                readOften ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_NONE,
@@ -83,7 +82,8 @@ std::string gemmArUnsupported(int device) {
   if (e == cudaSuccess) e = cudaDeviceGetAttribute(&minor, cudaDevAttrComputeCapabilityMinor, device);
   if (e != cudaSuccess) return failed("asking for the compute capability", e);
   if (major != 9 || minor != 0)
-    return text("device %d has compute capability %d.%d; this build has kernels for 9.0 (Hopper)", device, major, minor);
+    return text("device %d has compute capability %d.%d; this build has kernels for 9.0 (Hopper)", device, major,
+                minor);
   return "";
 }
 
@@ -140,17 +140,19 @@ std::string launchGemmAr(const RankMemory& memory, const sched::GemmArPlan& plan
   p.ownedParts = static_cast<uint32_t>(plan.ownedTiles() * plan.parts);
   for (uint32_t l = 0; l < memory.place.locals; ++l) p.owners |= plan.chunks.ownedTiles(l) != 0 ? 1u << l : 0;
   p.hash = hash;
-  p.kSteps = static_cast<uint32_t>(sched::ceilDiv(op.k, 64));
-  why = encode(encodeMap, &p.a, "A", op.in, op.a, m, op.k, op.aStride, 128, true);
+  p.kSteps = static_cast<uint32_t>(sched::larger(1, sched::ceilDiv(op.k, 64)));
+  p.kFirst = op.k == 0 ? 1 : 0;
+  why = encode(encodeMap, &p.a, "A", op.in, op.a, m, op.k, op.aStride, 128, true, memory.own);
   if (why.empty()) {
-    why = op.bTransposed ? encode(encodeMap, &p.b, "B", op.in, op.b, n, op.k, op.bStride, choice.tileN / 2, true)
-                         : encode(encodeMap, &p.b, "B", op.in, op.b, op.k, n, op.bStride, 64, true);
+    why = op.bTransposed
+              ? encode(encodeMap, &p.b, "B", op.in, op.b, n, op.k, op.bStride, choice.tileN / 2, true, memory.own)
+              : encode(encodeMap, &p.b, "B", op.in, op.b, op.k, n, op.bStride, 64, true, memory.own);
   }
-  if (why.empty()) why = encode(encodeMap, &p.c, "C", op.out, op.c, m, n, op.cStride, 64, false);
+  if (why.empty()) why = encode(encodeMap, &p.c, "C", op.out, op.c, m, n, op.cStride, 64, false, memory.own);
   const bool staged = plan.staged();
   for (uint32_t l = 0; why.empty() && l < memory.place.locals; ++l) {
     if (l != memory.place.local && !staged)
-      why = encode(encodeMap, &p.peerC[l], "a peer's C", op.out, op.peerC[l], m, n, op.cStride, 16, false);
+      why = encode(encodeMap, &p.peerC[l], "a peer's C", op.out, op.peerC[l], m, n, op.cStride, 16, false, memory.own);
   }
   if (!why.empty()) return why;
 

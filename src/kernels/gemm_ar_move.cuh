@@ -34,7 +34,7 @@ __device__ __forceinline__ void load(const Block<C>& b) {
     }
     row += b.index * kBlockRows;
     col += b.index * (C::kN / 2);
-    for (uint32_t k = 0; k < p.kSteps; ++k) {
+    for (uint32_t k = p.kFirst; k < p.kFirst + p.kSteps; ++k) {
       const uint32_t to = b.at(stage * L::kStageBytes);
       const uint32_t full = b.at(L::kFull + 8 * stage);
       barrierWait(b.at(L::kEmpty + 8 * stage), parity);
@@ -87,7 +87,7 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
   const bool multi = b.multiNode(), staged = b.staged();
   Pace pace(p.choice.paceNs);
   TaskReader<C> tasks(b);
-  uint32_t count = 0, handed = 0;           // chunks so far, tiles
+  uint32_t count = 0, handed = 0;         // chunks so far, tiles
   uint32_t openBanks = 0, openPeers = 0;  // a bit for each peer whose bank may be written, that has entered
   bool bad = false;
   const auto require = [&](bool ok) {
@@ -132,9 +132,8 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
       }
     }
     // Partial results lie by warp, then chunk; staged tiles are images of the chunks.
-    char* const partial = mine ? nullptr
-                               : p.memory.heaps[t.owner] + bank + t.place +
-                                     (b.index * 2 + group) * (64 * C::kN) * wireBytes;
+    char* const partial =
+        mine ? nullptr : p.memory.heaps[t.owner] + bank + t.place + (b.index * 2 + group) * (64 * C::kN) * wireBytes;
     const uint64_t image = staged ? bank + b.stagedTile(t.tile) + (b.index * 2 + group) * (64 * C::kN) * outBytes : 0;
     uint32_t held = 0;
     for (uint32_t j = 0; j < chunks; ++j, ++count) {
@@ -235,9 +234,7 @@ class FlagKeeper {
     if (sharedLoadAcquire(b_.at(L::kFailed)) != 0) return;
     // One word counts blocks that have finished and own tiles that are out.
     const uint64_t before = addAcqRel(platform_.own(OwnLayout::finished), kBlockFinished | out_);
-    if (out_ == 0 || b_.staged() || b_.locals() == 1 ||
-        static_cast<uint32_t>(before) + out_ != p_.ownedParts)
-      return;
+    if (out_ == 0 || b_.staged() || b_.locals() == 1 || static_cast<uint32_t>(before) + out_ != p_.ownedParts) return;
     // All of this rank's tiles are out, and so all that was sent to it has been read: one fence for both flags.
     const uint64_t done = p_.memory.controlLayout.doneLocal(b_.local());
     fenceSystem();
@@ -257,9 +254,9 @@ class FlagKeeper {
     for (uint32_t l = 0; ok && l < b_.locals(); ++l) {
       if (l == b_.local()) continue;
       // Producer: local rank l, in raise().
-      ok = platform_.wait(
-          protocol::heap(b_.local(), flags_ + b_.partialFlag(t.ownedTile, l, b_.local()) * 8), epoch_,
-          protocol::Match::equal, protocol::Why{protocol::Stage::partial, static_cast<int32_t>(l), -1, t.tile});
+      ok = platform_.wait(protocol::heap(b_.local(), flags_ + b_.partialFlag(t.ownedTile, l, b_.local()) * 8), epoch_,
+                          protocol::Match::equal,
+                          protocol::Why{protocol::Stage::partial, static_cast<int32_t>(l), -1, t.tile});
     }
     if (!ok) sharedStoreRelease(b_.at(L::kFailed), 1);
     const char* const bank = p_.memory.heaps[b_.local()] + b_.bankData(epoch_);
@@ -284,7 +281,8 @@ class FlagKeeper {
     } else {
       fenceSystem();
       for (uint32_t l = 0; l < b_.locals(); ++l) {
-        if (l != local) storeRelaxed(flag(l, p_.stagedFlags + uint64_t{t.tile} * sched::kClusterBlocks + b_.index), epoch_);
+        if (l != local)
+          storeRelaxed(flag(l, p_.stagedFlags + uint64_t{t.tile} * sched::kClusterBlocks + b_.index), epoch_);
       }
     }
   }

@@ -121,8 +121,8 @@ class Receiver {
   }
   // Producer: the rail peer on node n, by a command.
   __device__ __forceinline__ bool arrived(uint64_t i, uint32_t n, Stage stage) {
-    const uint64_t at = sched::arrivalFlag(p_.memory.heapLayout, p_.memory.controlLayout, plan_.slot(i), n,
-                                           platform_.epoch());
+    const uint64_t at =
+        sched::arrivalFlag(p_.memory.heapLayout, p_.memory.controlLayout, plan_.slot(i), n, platform_.epoch());
     return platform_.wait(protocol::heap(b_.local(), at), platform_.epoch(), Match::equal,
                           Why{stage, -1, static_cast<int32_t>(n), i});
   }

@@ -78,11 +78,10 @@ __device__ __forceinline__ void barrierExpectAt(uint32_t clusterAddress, uint32_
 }
 // 16 bytes into a block of this cluster, counted by a barrier there.
 __device__ __forceinline__ void storeAt(uint32_t clusterAddress, uint32_t clusterBarrier, const uint4& v) {
-  asm volatile(
-      "st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
-          clusterAddress),
-      "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(clusterBarrier)
-      : "memory");
+  asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v4.b32 [%0], {%1, %2, %3, %4}, [%5];" ::"r"(
+                   clusterAddress),
+               "r"(v.x), "r"(v.y), "r"(v.z), "r"(v.w), "r"(clusterBarrier)
+               : "memory");
 }
 
 __device__ __forceinline__ uint32_t blockInCluster() {

@@ -35,9 +35,7 @@ class LanePlatform {
     return r.space == protocol::Space::own ? reinterpret_cast<char*>(memory_.own) + r.offset
                                            : memory_.heaps[r.local] + r.offset;
   }
-  __device__ __forceinline__ uint64_t* word(const protocol::Ref& r) const {
-    return reinterpret_cast<uint64_t*>(at(r));
-  }
+  __device__ __forceinline__ uint64_t* word(const protocol::Ref& r) const { return reinterpret_cast<uint64_t*>(at(r)); }
   __device__ __forceinline__ uint64_t* own(uint64_t index) const { return memory_.own + index; }
 
   static __device__ __forceinline__ bool matches(uint64_t seen, uint64_t value, protocol::Match match) {

@@ -16,9 +16,9 @@ struct RankMemory {
   sched::Place place;
   sched::HeapLayout heapLayout;
   sched::ControlLayout controlLayout;
-  char* heaps[kMaxLocals] = {};            // by local rank: base of that rank's heap, as mapped on this device
-  uint64_t* own = nullptr;                 // device memory: OwnLayout's words and the operations' counters
-  mkCommand_t* ring = nullptr;             // pinned host memory
+  char* heaps[kMaxLocals] = {};  // by local rank: base of that rank's heap, as mapped on this device
+  uint64_t* own = nullptr;       // device memory: OwnLayout's words and the operations' counters
+  mkCommand_t* ring = nullptr;   // pinned host memory
   uint64_t ringSlots = 0;
   uint64_t timeoutNs = 0;                  // without progress, once all ranks have entered
   protocol::FailRecord* record = nullptr;  // pinned host memory; kind is written last

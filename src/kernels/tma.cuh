@@ -32,8 +32,8 @@ __device__ __forceinline__ void loadBytes(uint32_t to, const void* from, uint32_
                : "memory");
 }
 __device__ __forceinline__ void storeBox(const CUtensorMap* map, uint32_t from, uint32_t x, uint32_t y) {
-  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(x),
-               "r"(y), "r"(from)
+  asm volatile("cp.async.bulk.tensor.2d.global.shared::cta.bulk_group [%0, {%1, %2}], [%3];" ::"l"(map), "r"(x), "r"(y),
+               "r"(from)
                : "memory");
 }
 __device__ __forceinline__ void storeBytes(void* to, uint32_t from, uint32_t bytes) {

@@ -48,9 +48,9 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   c.clusters = static_cast<uint32_t>(larger(1, smaller(room, tiles)));
 
   // Stores to peers at full rate hold up the same SM's loads.  The pace is the link's rate shared by all warpgroups:
-  // 2 KiB x 264 in 1450 ns.  Where there is little to multiply, loads can wait and nothing is gained by pacing.
+  // 2 KiB x 264 in 1450 ns.  Where the link takes far longer than the products, loads can wait and nothing is gained by pacing.
   const bool linkBound = s.k < 1024;
-  if (s.locals > 1 && tiles > 2 * uint64_t{c.clusters} && !(linkBound && c.tileN == 128)) c.paceNs = 1450;
+  if (s.locals > 1 && tiles > 2 * uint64_t{c.clusters} && !linkBound) c.paceNs = 1450;
   c.early = c.tileN == 256 ? 4 : 1;
   return c;
 }

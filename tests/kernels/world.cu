@@ -133,8 +133,8 @@ std::string Problem::name() const {
   std::snprintf(s, sizeof(s), "M %llu N %llu K %llu %s>%s wire %s B(%s)%s%s%s%s tileN %u chunk %u ex %u",
                 static_cast<unsigned long long>(m), static_cast<unsigned long long>(n),
                 static_cast<unsigned long long>(k), nameOf(in), nameOf(out), nameOf(wire), bTransposed ? "N,K" : "K,N",
-                alpha != 1 ? " alpha" : "", beta != 0 ? " beta" : "", bias ? " bias" : "", staged ? " staged" : "", tileN,
-                chunkTiles, exchange);
+                alpha != 1 ? " alpha" : "", beta != 0 ? " beta" : "", bias ? " bias" : "", staged ? " staged" : "",
+                tileN, chunkTiles, exchange);
   return s;
 }
 
@@ -199,7 +199,9 @@ Verdict judge(Rank* ranks, const World& world, const Problem& p, int set) {
     const Rank& other = alone ? r : ranks[1];
     CUDA(cudaSetDevice(r.device));
     CUDA(cudaMemsetAsync(r.counts, 0, 32, r.stream));
-    const float unit = p.out == Type::f32 ? (p.wire == Type::f32 ? 1e-6f : 0.004f) : p.out == Type::bf16 ? 0.002f : 0.0003f;
+    const float unit = p.out == Type::f32    ? (p.wire == Type::f32 ? 1e-6f : 0.004f)
+                       : p.out == Type::bf16 ? 0.002f
+                                             : 0.0003f;
     const float floor = 2e-6f * static_cast<float>(p.k) * 0.02f + 1e-5f;
     judgeKernel<<<528, 512, 0, r.stream>>>(r.c, other.c, r.partial[set], other.partial[set], p.bias ? r.bias : nullptr,
                                            p.m, p.n, p.n + p.pad, p.out, p.alpha, p.beta, unit, floor, alone, r.counts);
@@ -349,7 +351,8 @@ bool World::sync(int me, int limitMs) {
     const cudaError_t e = cudaStreamQuery(r.stream);
     if (e == cudaSuccess) break;
     if (e != cudaErrorNotReady) check(e, "stream", __LINE__);
-    const auto ms = std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start).count();
+    const auto ms =
+        std::chrono::duration_cast<std::chrono::milliseconds>(std::chrono::steady_clock::now() - start).count();
     if (!revoked && ms > limitMs) {
       std::printf("rank %d: still running after %d ms; revoked\n", me, limitMs);
       std::fflush(stdout);
@@ -365,7 +368,8 @@ bool World::sync(int me, int limitMs) {
   return !revoked && r.record->kind == protocol::FailRecord::none;
 }
 
-Pump::Pump(Rank* ranks, const World& world, int me) : ranks_(ranks), world_(world), me_(me), thread_([this] { loop(); }) {}
+Pump::Pump(Rank* ranks, const World& world, int me)
+    : ranks_(ranks), world_(world), me_(me), thread_([this] { loop(); }) {}
 Pump::~Pump() {
   stop_ = true;
   thread_.join();
