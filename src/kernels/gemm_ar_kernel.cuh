@@ -144,12 +144,13 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const Block<C> b{p, aligned, blockInCluster()};
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
-  letNextLaunch();
   if (threadIdx.x == 0) initBarriers<C>(b);
   warmUp<C>(p, threadIdx.x);
   clusterSync();
   // Nothing that other launches or ranks write or read is touched above this.
   awaitLaunchBefore();
+  // So at most one launch waits beside the one that runs: what waits takes room from others on this device.
+  letNextLaunch();
 
   // The first clusters to come receive or copy, where there is need; control is with the first of them.  Where all compute, it is
   // with whoever claims the first tile.

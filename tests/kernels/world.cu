@@ -87,21 +87,30 @@ __global__ void prepareKernel(char* c, uint64_t m, uint64_t n, uint64_t stride, 
   }
 }
 // counts: wrong, different, outside, largest error over its bound in thousandths.
-__global__ void judgeKernel(const char* c0, const char* c1, const float* p0, const float* p1, const char* bias,
-                            uint64_t m, uint64_t n, uint64_t stride, Type t, float alpha, float beta, float unit,
-                            float floor, bool alone, unsigned long long* counts) {
+struct Results {
+  const char* c[kMostRanks];
+  const float* partial[kMostRanks];
+  int ranks;
+};
+__global__ void judgeKernel(Results r, const char* bias, uint64_t m, uint64_t n, uint64_t stride, Type t, float alpha,
+                            float beta, float unit, float floor, int roundings, unsigned long long* counts) {
   const uint64_t total = (m + 1) * stride;
   const int bytes = t == Type::f32 ? 4 : 2;
   for (uint64_t i = blockIdx.x * uint64_t{blockDim.x} + threadIdx.x; i < total; i += uint64_t{gridDim.x} * blockDim.x) {
     const uint64_t row = i / stride, col = i % stride;
     if (row >= m || col >= n) {
       for (int x = 0; x < bytes; ++x)
-        if (c0[i * bytes + x] != static_cast<char>(0xff) || c1[i * bytes + x] != static_cast<char>(0xff))
-          atomicAdd(counts + 2, 1);
+        for (int q = 0; q < r.ranks; ++q)
+          if (r.c[q][i * bytes + x] != static_cast<char>(0xff)) atomicAdd(counts + 2, 1);
       continue;
     }
-    const float a = p0[row * n + col], b = alone ? 0.0f : p1[row * n + col];
-    float reference = alpha * (a + b), size = fabsf(alpha) * (fabsf(a) + fabsf(b));
+    float reference = 0, size = 0;
+    for (int q = 0; q < r.ranks; ++q) {
+      reference += r.partial[q][row * n + col];
+      size += fabsf(r.partial[q][row * n + col]);
+    }
+    reference *= alpha;
+    size *= fabsf(alpha);
     if (beta != 0) {
       const float old = roundTo(random(i, kSeedC), t);
       reference += beta * old;
@@ -111,18 +120,17 @@ __global__ void judgeKernel(const char* c0, const char* c1, const float* p0, con
       reference += load(bias, col, Type::f32);
       size += fabsf(load(bias, col, Type::f32));
     }
-    const float got = load(c0, i, t);
-    // Partial results, node sums and the result are rounded once each.
-    const float bound = 2 * unit * (size + fabsf(reference)) + floor;
+    const float got = load(r.c[0], i, t);
+    // What travels and the result are rounded once each.
+    const float bound = 1.02f * unit * (static_cast<float>(roundings) * size + fabsf(reference)) + floor;
     const float error = fabsf(got - reference) / bound;
     if (!(error <= 1)) atomicAdd(counts, 1);
     if (error == error) atomicMax(counts + 3, static_cast<unsigned long long>(error * 1000));
-    if (!alone)
-      for (int x = 0; x < bytes; ++x)
-        if (c0[i * bytes + x] != c1[i * bytes + x]) {
-          atomicAdd(counts + 1, 1);
-          break;
-        }
+    for (int q = 1; q < r.ranks; ++q) {
+      bool same = true;
+      for (int x = 0; x < bytes; ++x) same = same && r.c[0][i * bytes + x] == r.c[q][i * bytes + x];
+      if (!same) atomicAdd(counts + 1, 1);
+    }
   }
 }
 
@@ -138,18 +146,20 @@ std::string Problem::name() const {
   return s;
 }
 
-void both(const std::function<void(int)>& fn) {
-  std::thread t([&] { fn(1); });
+void both(const std::function<void(int)>& fn, int count) {
+  std::vector<std::thread> threads;
+  for (int i = 1; i < count; ++i) threads.emplace_back([&fn, i] { fn(i); });
   fn(0);
-  t.join();
+  for (std::thread& t : threads) t.join();
 }
 
 void makeRanks(Rank* ranks) {
-  for (int i = 0; i < kRanks; ++i) {
+  for (int i = 0; i < kMostRanks; ++i) {
     Rank& r = ranks[i];
-    r.device = i;
-    CUDA(cudaSetDevice(i));
-    CUDA(cudaDeviceEnablePeerAccess(1 - i, 0));
+    r.index = i;
+    r.device = i % kRanks;
+    CUDA(cudaSetDevice(r.device));
+    if (i < kRanks) CUDA(cudaDeviceEnablePeerAccess(1 - i, 0));
     CUDA(cudaStreamCreateWithFlags(&r.stream, cudaStreamNonBlocking));
     CUDA(cudaStreamCreateWithFlags(&r.side, cudaStreamNonBlocking));
     CUDA(cudaEventCreate(&r.begin));
@@ -171,8 +181,8 @@ void makeRanks(Rank* ranks) {
 void fill(Rank& r, const Problem& p) {
   CUDA(cudaSetDevice(r.device));
   for (int set = 0; set < 2; ++set)
-    fillKernel<<<528, 512, 0, r.stream>>>(r.a[set], p.m * p.k, p.in, static_cast<uint32_t>(1 + r.device * 10 + set));
-  fillKernel<<<528, 512, 0, r.stream>>>(r.b, p.n * p.k, p.in, static_cast<uint32_t>(5 + r.device * 10));
+    fillKernel<<<528, 512, 0, r.stream>>>(r.a[set], p.m * p.k, p.in, static_cast<uint32_t>(1 + r.index * 10 + set));
+  fillKernel<<<528, 512, 0, r.stream>>>(r.b, p.n * p.k, p.in, static_cast<uint32_t>(5 + r.index * 10));
   fillKernel<<<528, 512, 0, r.stream>>>(r.bias, p.n, Type::f32, 99);
   CUDA(cudaGetLastError());
 }
@@ -196,15 +206,21 @@ Verdict judge(Rank* ranks, const World& world, const Problem& p, int set) {
   const bool alone = world.nodes() * world.locals() == 1;
   for (int me = 0; me < (alone ? 2 : 1); ++me) {
     Rank& r = ranks[me];
-    const Rank& other = alone ? r : ranks[1];
+    Results results = {};
+    results.ranks = alone ? 1 : world.count();
+    for (int i = 0; i < results.ranks; ++i) {
+      results.c[i] = ranks[me + i].c;
+      results.partial[i] = ranks[me + i].partial[set];
+    }
     CUDA(cudaSetDevice(r.device));
     CUDA(cudaMemsetAsync(r.counts, 0, 32, r.stream));
-    const float unit = p.out == Type::f32    ? (p.wire == Type::f32 ? 1e-6f : 0.004f)
-                       : p.out == Type::bf16 ? 0.002f
-                                             : 0.0003f;
+    // Half a unit in the last place: of what travels and of the result.  Partial results travel in the node, its sums between.
+    const auto half = [](Type t) { return t == Type::f32 ? 6e-8f : t == Type::bf16 ? 0x1p-8f : 0x1p-11f; };
+    const float unit = std::max(half(p.out), half(p.wire));
+    const int roundings = world.nodes() > 1 && world.locals() > 1 ? 2 : 1;
     const float floor = 2e-6f * static_cast<float>(p.k) * 0.02f + 1e-5f;
-    judgeKernel<<<528, 512, 0, r.stream>>>(r.c, other.c, r.partial[set], other.partial[set], p.bias ? r.bias : nullptr,
-                                           p.m, p.n, p.n + p.pad, p.out, p.alpha, p.beta, unit, floor, alone, r.counts);
+    judgeKernel<<<528, 512, 0, r.stream>>>(results, p.bias ? r.bias : nullptr, p.m, p.n, p.n + p.pad, p.out, p.alpha,
+                                           p.beta, unit, floor, roundings, r.counts);
     CUDA(cudaGetLastError());
     unsigned long long h[4];
     CUDA(cudaMemcpyAsync(h, r.counts, 32, cudaMemcpyDeviceToHost, r.stream));
@@ -230,7 +246,7 @@ World::World(Rank* ranks, uint32_t nodes, uint32_t locals, uint64_t workspace)
 }
 
 void World::reset() {
-  for (int i = 0; i < kRanks; ++i) {
+  for (int i = 0; i < count(); ++i) {
     Rank& r = ranks_[i];
     CUDA(cudaSetDevice(r.device));
     CUDA(cudaDeviceSynchronize());
@@ -242,7 +258,7 @@ void World::reset() {
   }
 }
 void World::poisonBanks() {
-  for (int i = 0; i < kRanks; ++i) {
+  for (int i = 0; i < count(); ++i) {
     Rank& r = ranks_[i];
     CUDA(cudaSetDevice(r.device));
     CUDA(cudaMemsetAsync(r.heap + layout_.data(0), 0xff, layout_.totalBytes() - layout_.data(0), r.stream));
@@ -253,15 +269,12 @@ void World::poisonBanks() {
 RankMemory World::memory(int me) const {
   const Rank& r = ranks_[me];
   RankMemory m;
-  m.place = sched::Place{nodes_, locals_, nodes_ > 1 ? static_cast<uint32_t>(me) : 0,
-                         locals_ > 1 ? static_cast<uint32_t>(me) : 0};
+  const bool alone = nodes_ * locals_ == 1;
+  const uint32_t rank = alone ? 0 : static_cast<uint32_t>(me);
+  m.place = sched::Place{nodes_, locals_, rank / locals_, rank % locals_};
+  for (uint32_t l = 0; l < locals_; ++l) m.heaps[l] = alone ? r.heap : ranks_[m.place.node * locals_ + l].heap;
   m.heapLayout = layout_;
   m.controlLayout = control_;
-  if (locals_ > 1) {
-    for (uint32_t l = 0; l < locals_; ++l) m.heaps[l] = ranks_[l].heap;
-  } else {
-    m.heaps[0] = r.heap;
-  }
   m.own = r.own;
   m.ring = r.ring;
   m.ringSlots = kRingSlots;
@@ -279,6 +292,7 @@ sched::KernelChoice World::choose(const Problem& p) const {
   s.nodes = nodes_;
   s.staged = p.staged;
   s.tileN = p.tileN;
+  if (count() > kRanks) s.deviceClusters = 20;  // two ranks running and one launch waiting fit a GPU
   sched::KernelChoice c = sched::chooseKernel(s);
   if (p.pace >= 0) c.paceNs = static_cast<uint32_t>(p.pace);
   if (p.early >= 0) c.early = static_cast<uint32_t>(p.early);
@@ -314,7 +328,8 @@ void World::launch(int me, const Problem& p, int set, uint32_t hash) {
   op.bTransposed = p.bTransposed;
   op.c = r.c;
   op.cStride = p.n + p.pad;
-  for (uint32_t l = 0; l < locals_; ++l) op.peerC[l] = locals_ > 1 ? ranks_[l].c : r.c;
+  const RankMemory mine = memory(me);
+  for (uint32_t l = 0; l < locals_; ++l) op.peerC[l] = locals_ > 1 ? ranks_[mine.place.node * locals_ + l].c : r.c;
   if (p.bias) op.bias = r.bias;
   op.alpha = p.alpha;
   op.beta = p.beta;
@@ -376,7 +391,6 @@ Pump::~Pump() {
 }
 void Pump::loop() {
   Rank& r = ranks_[me_];
-  Rank& peer = ranks_[1 - me_];
   CUDA(cudaSetDevice(r.device));
   cudaStream_t stream = nullptr;
   CUDA(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking));
@@ -395,6 +409,7 @@ void Pump::loop() {
     if (mkHeaderLap(header) != mkCommandLap(taken, kRingSlots)) continue;
     const mkCommand_t c = slot;
     ++taken;
+    Rank& peer = ranks_[mkHeaderPeer(header) * world_.locals() + mine.place.local];
     if (c.bytes != 0)
       CUDA(cudaMemcpyPeerAsync(peer.heap + mkPlaceOffset(c.destination), peer.device, r.heap + mkPlaceOffset(c.source),
                                r.device, c.bytes, stream));

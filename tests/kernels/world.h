@@ -1,4 +1,4 @@
-// Two ranks on two GPUs of one process, for tests of the GEMM+AllReduce kernel: memory, inputs, references, launches, and a pump
+// Ranks on two GPUs of one process, for tests of the GEMM+AllReduce kernel: memory, inputs, references, launches, and a pump
 // that stands for the proxy where the ranks are two nodes.
 #pragma once
 
@@ -20,6 +20,7 @@ void check(cudaError_t e, const char* what, int line);
 #define CUDA(call) ::mk::kernels::test::check((call), #call, __LINE__)
 
 constexpr int kRanks = 2;
+constexpr int kMostRanks = 4;  // two on each GPU, which share its multiprocessors
 
 struct Problem {
   uint64_t m = 0, n = 0, k = 0;
@@ -39,6 +40,7 @@ struct Problem {
 };
 
 struct Rank {
+  int index = 0;
   int device = 0;
   cudaStream_t stream = nullptr, side = nullptr;
   cudaEvent_t begin = nullptr, end = nullptr;
@@ -57,10 +59,11 @@ struct Rank {
 
 class World {
  public:
-  // nodes x locals: 1 x 2, 2 x 1, or 1 x 1 twice (two ranks that know nothing of each other).
+  // nodes x locals, up to kMostRanks; 1 x 1 twice: two ranks that know nothing of each other.
   World(Rank* ranks, uint32_t nodes, uint32_t locals, uint64_t workspace);
   void reset();  // all words and flags to their state after initialisation
   RankMemory memory(int me) const;
+  int count() const { return nodes_ * locals_ == 1 ? kRanks : static_cast<int>(nodes_ * locals_); }
   uint32_t locals() const { return locals_; }
   uint32_t nodes() const { return nodes_; }
 
@@ -83,8 +86,8 @@ class World {
   sched::ControlLayout control_;
 };
 
-// Runs fn(0) and fn(1) on threads of their own.
-void both(const std::function<void(int)>& fn);
+// Runs fn(0), fn(1), ... on threads of their own.
+void both(const std::function<void(int)>& fn, int count = kRanks);
 
 // Carries out the commands of a rank's ring by copies between the devices, in order.
 class Pump {
@@ -108,7 +111,7 @@ constexpr uint64_t kRingSlots = 1024;
 void makeRanks(Rank* ranks);
 void fill(Rank& r, const Problem& p);
 void makeReference(Rank& r, const Problem& p, int set);
-// Compares both ranks' C with the references' sum: number of wrong elements, of differences between the ranks, and of
+// Compares all ranks' C with the references' sum: number of wrong elements, of differences between the ranks, and of
 // elements between the rows that have been written.  `before` filled C with poison or, for beta, with known values.
 struct Verdict {
   unsigned long long wrong = 0, different = 0, outside = 0;
