@@ -198,14 +198,23 @@ void benchOne(const Blas& blas, const Nccl* nccl, uint64_t b, uint64_t k, bool t
     hostUs[me] = std::chrono::duration<double, std::micro>(std::chrono::steady_clock::now() - start).count() / 20;
     CUDA(cudaStreamSynchronize(ranks[me].stream));
   });
+  // What has been timed is judged: C poisoned, then launches with both inputs.
+  both([&](int me) {
+    makeReference(ranks[me], p, 0);
+    prepareC(ranks[me], p);
+    for (int i = 3; i >= 0; --i) fusedWorld.launch(me, p, i & 1);
+    fusedWorld.sync(me);
+  });
+  const Verdict verdict = judge(ranks, fusedWorld, p, 0);
   const double floor = std::max(ops[0].ms, wireMs);
   const double gemm = std::min(ops[2].ms, ops[3].ms);
   const sched::KernelChoice chosen = fusedWorld.choose(p);
   std::printf(
-      "%6llu %6llu | %8.4f %8.4f | %8.4f %8.4f %5.3f | %8.4f %6.0f %5.1f%% %5.2f | tileN %u pace %u host %.1f us\n",
+      "%6llu %6llu | %8.4f %8.4f | %8.4f %8.4f %5.3f | %8.4f %6.0f %5.1f%% %5.2f | tileN %u pace %u host %.1f us | "
+      "wrong %llu\n",
       static_cast<unsigned long long>(b), static_cast<unsigned long long>(k), ops[0].ms, ops[1].ms, ops[2].ms,
       ops[3].ms, ops[0].ms / gemm, ops[4].ms, flops / ops[4].ms / 1e9, 100 * floor / ops[4].ms, ops[1].ms / ops[4].ms,
-      chosen.tileN, chosen.paceNs, hostUs[0]);
+      chosen.tileN, chosen.paceNs, hostUs[0], verdict.wrong + verdict.different + verdict.outside);
   for (size_t i = 5; i < ops.size(); ++i)
     std::printf("        %-34s %8.4f ms  x%.2f\n", ops[i].name.c_str(), ops[i].ms, ops[1].ms / ops[i].ms);
   std::fflush(stdout);
