@@ -95,9 +95,18 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
     bad = true;
     sharedStoreRelease(b.at(L::kFailed), 1);
   };
-  // A partial result goes ahead of the peer's entering: its bank is free once it has published done() of the operation before
-  // last, and what lies there is used only after both have compared their plans.
+  const auto open = [&](uint32_t l) {
+    if (bad || (openPeers >> l & 1) != 0) return;
+    openPeers |= 1u << l;
+    // Producer: this launch's control agent, once the peer has entered.
+    require(platform.wait(protocol::own(protocol::OwnLayout::peerOpen(l)), platform.epoch(), protocol::Match::equal,
+                          protocol::Why{protocol::Stage::entered, static_cast<int32_t>(l), -1, 0}));
+  };
+  // On one node a partial result goes ahead of the peer's entering: its bank is free once it has published done() of the
+  // operation before last, and what lies there is used only after both have compared their plans.  With several nodes its rail
+  // writes there too, and only its entering says that the rail's old writes cannot be repeated any more.
   const auto openBank = [&](uint32_t l) {
+    if (multi) return open(l);
     if (bad || (openBanks >> l & 1) != 0) return;
     openBanks |= 1u << l;
     if (platform.epoch() < 2) return;
@@ -105,13 +114,6 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
     require(platform.wait(protocol::heap(b.local(), p.memory.controlLayout.doneLocal(l)), platform.epoch() - 2,
                           protocol::Match::atLeast,
                           protocol::Why{protocol::Stage::done, static_cast<int32_t>(l), -1, 0}));
-  };
-  const auto open = [&](uint32_t l) {
-    if (bad || (openPeers >> l & 1) != 0) return;
-    openPeers |= 1u << l;
-    // Producer: this launch's control agent, once the peer has entered.
-    require(platform.wait(protocol::own(protocol::OwnLayout::peerOpen(l)), platform.epoch(), protocol::Match::equal,
-                          protocol::Why{protocol::Stage::entered, static_cast<int32_t>(l), -1, 0}));
   };
   for (;;) {
     const Task t = tasks.take();
