@@ -3,7 +3,9 @@
 // Neighbours are the node's other local ranks and the rail's other nodes: whoever reads or writes my bank.  Why the order of
 // steps is safe:
 //  - My bank of epoch e may be written once every neighbour has published done(e-2); I publish entered(e) only then, and no
-//    neighbour sends me a byte before it has seen that word and compared the plan hash in it.
+//    neighbour sends me a byte before it has seen that word and compared the plan hash in it.  (With a single node,
+//    partial results may go ahead of that, as soon as the sender has seen my done(e-2): nobody else's writes to that bank can
+//    be repeated, and nothing made of them reaches user memory unless the plans agree.)
 //  - done(e) says: I have consumed what was sent to me in e, and my own network writes up to e have completed, so that none
 //    can be repeated later.  If some have not when the launch ends, the next launch publishes it (settle).
 //  - Deadlines hold only once every rank of the communicator has entered: my rail and, by their railEntered words, the rails of
@@ -70,13 +72,14 @@ MK_HD bool enter(P& p, uint32_t hash) {
     }
   }
 
+  // Local peers first: every launch waits for that.  The proxy must know the epoch before a rail peer can send in it.
   const uint64_t word = sched::enteredWord(e, hash);
-  p.publish(own(OwnLayout::enteredNewest), e, Scope::device);
-  p.publish(own(OwnLayout::bankOpen), e, Scope::device);
   for (uint32_t l = 0; l < at.locals; ++l) {
     if (l != at.local) p.publish(heap(l, control.enteredLocal(parity, at.local)), word, Scope::node);
   }
   if (at.nodes > 1) {
+    p.publish(own(OwnLayout::enteredNewest), e, Scope::device);
+    p.publish(own(OwnLayout::bankOpen), e, Scope::device);
     p.write(heap(at.local, control.enteredSource(parity)), word);
     for (uint32_t s = 0; s + 1 < at.nodes; ++s) {
       const uint32_t n = (at.node + 1 + s) % at.nodes;

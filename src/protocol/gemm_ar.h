@@ -53,7 +53,7 @@ class GemmAr {
     return ok;
   }
 
- private:
+  // The roles one by one, for a platform that gives them to its agents in its own way.
   MK_HD bool control() {
     if (!enter(p_, hash_)) return false;
     // Producer: the last agent of this launch, in finished().
@@ -229,6 +229,7 @@ class GemmAr {
     }
   }
 
+ private:
   // ---- Helpers -----------------------------------------------------------------------------------------------
 
   MK_HD uint32_t bank() const { return static_cast<uint32_t>(p_.epoch() & 1); }

@@ -118,6 +118,8 @@ struct OwnLayout {
     left,           // agents that are about to leave
     tilesOut,       // own tiles stored everywhere
     enteredNewest,  // newest epoch entered, for the receiving proxy
+    failed,         // epoch of a launch that an agent has left early (GPU)
+    lastProgress,   // clock of the newest sign of progress (GPU)
     countWords = 32
   };
   // Flags by which control lets others write to a peer: its heap and its window.

@@ -27,6 +27,7 @@ struct GemmArChoice {
   uint32_t chunkTiles = 0;
   uint32_t exchange = 0;  // Exchange, or 0
   uint32_t computeAgents = 0, receiveAgents = 0;
+  uint32_t parts = 0;  // agents that share a tile, each announcing its own rows (a cluster's blocks)
 };
 
 struct GemmArPlan {
@@ -35,6 +36,7 @@ struct GemmArPlan {
   ChunkMap chunks;
   Rail rail;
   RoleCounts roles;
+  uint32_t parts = 1;  // flags per tile
 
   MK_HD constexpr const Place& place() const { return shape.place; }
   MK_HD constexpr bool multiNode() const { return shape.place.nodes > 1; }
@@ -100,12 +102,12 @@ struct GemmArPlan {
   // ---- Flags of a bank, in words from its start.  Arrivals of the network come first (see arrivalFlag).
   MK_HD constexpr uint64_t slot(uint64_t index) const { return kControlSlots + index; }
   MK_HD constexpr uint64_t arrivalWords() const { return multiNode() ? maxOwned() * place().nodes : 0; }
-  // Raised at the owner by `from`: partial result is there.
-  MK_HD constexpr uint64_t partialFlag(uint64_t ownedTile, uint32_t from, uint32_t owner) const {
-    return arrivalWords() + ownedTile * (place().locals - 1) + skipSelf(from, owner);
+  // Raised at the owner by `from`: that part of its partial result is there.
+  MK_HD constexpr uint64_t partialFlag(uint64_t ownedTile, uint32_t from, uint32_t owner, uint32_t part = 0) const {
+    return arrivalWords() + (ownedTile * (place().locals - 1) + skipSelf(from, owner)) * parts + part;
   }
   MK_HD constexpr uint64_t nodeSumFlagBase() const {
-    return arrivalWords() + maxOwned() * chunks.chunkTiles * (place().locals - 1);
+    return arrivalWords() + maxOwned() * chunks.chunkTiles * (place().locals - 1) * parts;
   }
   // Raised by the last tile of an owned chunk, for this rank's own agents: the node sum is complete.
   MK_HD constexpr uint64_t nodeSumFlag(uint64_t index) const { return nodeSumFlagBase() + index; }
@@ -113,9 +115,14 @@ struct GemmArPlan {
   // Raised by owner `from`: all its finished tiles are in my window.
   MK_HD constexpr uint64_t outFlag(uint32_t from) const { return outFlagBase() + from; }
   MK_HD constexpr uint64_t stagedFlagBase() const { return outFlagBase() + place().locals; }
-  // Raised by a tile's owner: the finished tile is in my stage.
-  MK_HD constexpr uint64_t stagedFlag(uint64_t tile) const { return stagedFlagBase() + tile; }
-  MK_HD constexpr uint64_t flagWords() const { return stagedFlagBase() + (staged() ? grid.count() : 0); }
+  // Raised by a tile's owner: that part of the finished tile is in my stage.  With several nodes one agent finishes a tile.
+  MK_HD constexpr uint32_t stagedParts() const { return multiNode() ? 1 : parts; }
+  MK_HD constexpr uint64_t stagedFlag(uint64_t tile, uint32_t part = 0) const {
+    return stagedFlagBase() + tile * stagedParts() + part;
+  }
+  MK_HD constexpr uint64_t flagWords() const {
+    return stagedFlagBase() + (staged() ? grid.count() * stagedParts() : 0);
+  }
 
   // ---- Counters of a launch in the rank's private memory, after those every operation has: tiles still missing in each
   // owned chunk's node sum.
@@ -158,7 +165,7 @@ struct GemmArPlan {
     h.add(shape.m).add(shape.n).add(shape.outBytes).add(shape.wireBytes).add(shape.staged ? 1 : 0);
     h.add(shape.place.nodes).add(shape.place.locals);
     h.add(grid.tileM).add(grid.tileN).add(grid.groupRows).add(chunks.chunkTiles).add(chunks.window);
-    h.add(static_cast<uint64_t>(rail.exchange));
+    h.add(static_cast<uint64_t>(rail.exchange)).add(parts);
     return h;
   }
 };
@@ -200,6 +207,7 @@ MK_HD constexpr GemmArPlan planGemmAr(const GemmArShape& shape, const GemmArChoi
   p.chunks.chunkTiles = static_cast<uint32_t>(chunkTiles);
   p.chunks.window = nodes == 1 ? larger(1, ceilDiv(p.chunks.chunks(), locals)) : 1;
 
+  p.parts = choice.parts != 0 ? choice.parts : 1;
   p.roles.send = nodes > 1 ? 1 : 0;
   p.roles.receive = nodes > 1 ? (choice.receiveAgents != 0 ? choice.receiveAgents : 1) : 0;
   p.roles.copyOut = p.staged() ? 1 : 0;

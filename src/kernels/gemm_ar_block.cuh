@@ -1,0 +1,256 @@
+// What the warps of a block share in the GEMM+AllReduce kernel: the map of shared memory, and the ring of tasks, by which the
+// loading thread of a cluster tells all warps of both blocks which tile is next.
+#pragma once
+
+#include "kernels/gemm_ar.h"
+#include "kernels/mbarrier.cuh"
+#include "kernels/platform.cuh"
+#include "kernels/tma.cuh"
+
+namespace mk::kernels {
+
+constexpr uint32_t kThreads = 384;
+constexpr uint32_t kBlockRows = 128;  // of a tile; a warpgroup has 64
+constexpr uint32_t kStepK = 64;
+constexpr uint32_t kChunkBytes = 8192;  // 64 rows of 128 bytes
+constexpr uint32_t kPieceBytes = 2048;  // of a chunk: the 16 rows of one warp
+constexpr uint32_t kTaskSlots = 4;
+constexpr uint32_t kTaskBytes = 48;
+// Who reads a task: flag warp, two storing warps, eight computing ones of each block, and the following block's loading warp.
+constexpr uint32_t kTaskReaders = 2 * 11 + 1;
+// Who reports to the flag warp at its end: loading warp, two storing ones, computing ones.
+constexpr uint32_t kDrainArrivals = 4;
+
+// Offsets in shared memory.
+template <int kN>
+struct Layout {
+  static constexpr uint32_t kStages = kN == 256 ? 3 : 5;
+  static constexpr uint32_t kBuffers = kN == 256 ? 4 : 2;  // chunks of a finished tile, per warpgroup
+  static constexpr uint32_t kABytes = kBlockRows * kStepK * 2;
+  static constexpr uint32_t kBBytes = kN * kStepK * 2;
+  static constexpr uint32_t kStageBytes = kABytes + kBBytes;
+  static constexpr uint32_t kChunks = kStages * kStageBytes;
+  static constexpr uint32_t kTasks = kChunks + 2 * kBuffers * kChunkBytes;
+  static constexpr uint32_t kBarriers = kTasks + kTaskSlots * kTaskBytes;
+  static constexpr uint32_t kFull = kBarriers;
+  static constexpr uint32_t kEmpty = kFull + 8 * kStages;
+  static constexpr uint32_t kChunkFull = kEmpty + 8 * kStages;
+  static constexpr uint32_t kChunkEmpty = kChunkFull + 8 * 2 * kBuffers;
+  static constexpr uint32_t kTaskFull = kChunkEmpty + 8 * 2 * kBuffers;
+  static constexpr uint32_t kTaskEmpty = kTaskFull + 8 * kTaskSlots;  // used in the leading block
+  static constexpr uint32_t kPartialReady = kTaskEmpty + 8 * kTaskSlots;
+  static constexpr uint32_t kPartialTaken = kPartialReady + 8;
+  static constexpr uint32_t kDrained = kPartialTaken + 8;
+  static constexpr uint32_t kRoleKnown = kDrained + 8;
+  static constexpr uint32_t kMailbox = kRoleKnown + 8;
+  static constexpr uint32_t kHanded = kMailbox + 16;  // tiles handed to the flag warp, by each storing warp
+  static constexpr uint32_t kFailed = kHanded + 8;    // this block's results are worth nothing
+  static constexpr uint32_t kControl = kFailed + 4;   // 1: this block has the control role
+  static constexpr uint32_t kTicket = kControl + 4;   // of the cluster, where some do not compute
+  static constexpr uint32_t kEnd = kTicket + 4;
+  static constexpr uint32_t kBytes = kEnd + 1024;  // and room to align the stages
+};
+static_assert(Layout<256>::kBytes <= 232448 && Layout<128>::kBytes <= 232448);
+
+// One instance of the kernel.  Those that are not general are for one node, a C in windows of the inputs' type, which is what
+// travels too, and a plain product: all blocks compute.
+template <class InType, int kTileN, bool kBAlongN, bool kIsGeneral>
+struct Config {
+  using In = InType;
+  using L = Layout<kTileN>;
+  static constexpr int kN = kTileN;
+  static constexpr bool kAlongN = kBAlongN;
+  static constexpr bool kGeneral = kIsGeneral;
+};
+
+enum TaskKind : uint32_t { taskEnd, taskPeers, taskMine };
+
+// A tile as the warps see it: three words of 16 bytes.
+struct Task {
+  uint32_t kind, owner, row, col;
+  uint32_t rows, cols;
+  uint64_t place;  // of the partial result in the owner's bank: mine of a peer's tile, the first peer's of mine
+  uint32_t tile, ownedTile, ownedChunk;
+  uint64_t sum;  // with several nodes: of the node's sum of the tile, packed
+};
+
+template <class C>
+struct Block {
+  const GemmArParams& p;
+  const uint32_t base;   // of shared memory, aligned to 1024
+  const uint32_t index;  // in the cluster; 0 leads
+
+  __device__ __forceinline__ uint32_t at(uint32_t offset) const { return base + offset; }
+  __device__ __forceinline__ bool multiNode() const { return C::kGeneral && p.memory.place.nodes > 1; }
+  __device__ __forceinline__ bool wireWide() const { return C::kGeneral && p.plan.shape.wireBytes == 4; }
+  __device__ __forceinline__ bool outWide() const { return C::kGeneral && p.plan.shape.outBytes == 4; }
+  __device__ __forceinline__ uint32_t wireBytes() const { return C::kGeneral ? p.plan.shape.wireBytes : 2; }
+  __device__ __forceinline__ uint32_t outBytes() const { return C::kGeneral ? p.plan.shape.outBytes : 2; }
+  __device__ __forceinline__ bool plain() const {
+    return !C::kGeneral || (p.operands.alpha == 1.0f && p.operands.beta == 0.0f && p.operands.bias == nullptr);
+  }
+  __device__ __forceinline__ uint32_t locals() const { return p.memory.place.locals; }
+  __device__ __forceinline__ uint32_t local() const { return p.memory.place.local; }
+  __device__ __forceinline__ bool staged() const { return C::kGeneral && p.plan.shape.staged && locals() > 1; }
+  __device__ __forceinline__ uint64_t bankData(uint64_t epoch) const {
+    return p.memory.heapLayout.data(static_cast<uint32_t>(epoch & 1));
+  }
+  __device__ __forceinline__ uint64_t bankFlags(uint64_t epoch) const {
+    return p.memory.heapLayout.flags(static_cast<uint32_t>(epoch & 1));
+  }
+  // The plan's partialFlag() and stagedTile(), without a division.
+  __device__ __forceinline__ uint64_t partialFlag(uint32_t ownedTile, uint32_t from, uint32_t owner) const {
+    return p.partialFlags +
+           (uint64_t{ownedTile} * (locals() - 1) + sched::skipSelf(from, owner)) * sched::kClusterBlocks + index;
+  }
+  __device__ __forceinline__ uint64_t stagedTile(uint32_t tile) const {
+    return p.stage + uint64_t{tile} * p.plan.outSlotBytes();
+  }
+  // Rows of a tile that fall to warpgroup `group`.
+  __device__ __forceinline__ uint32_t rowsOf(uint32_t rows, uint32_t group) const {
+    const uint32_t first = index * kBlockRows + group * 64;
+    return rows <= first ? 0 : (rows - first < 64 ? rows - first : 64);
+  }
+};
+
+// One reader's place in the ring of tasks.
+template <class C>
+class TaskReader {
+  using L = typename C::L;
+
+ public:
+  __device__ __forceinline__ explicit TaskReader(const Block<C>& b) : block_(b) {}
+
+  __device__ __forceinline__ void wait() { barrierWait(block_.at(L::kTaskFull + 8 * slot_), parity_); }
+  __device__ __forceinline__ Task read() const {
+    const uint32_t at = block_.at(L::kTasks + kTaskBytes * slot_);
+    return unpack(sharedLoad(at), sharedLoad(at + 16), sharedLoad(at + 32));
+  }
+  // The same for whole warps whose matrix instructions depend on it: the compiler must know that all threads read the same, or
+  // it takes those one by one.
+  __device__ __forceinline__ Task readUniform() const {
+    const uint32_t at = block_.at(L::kTasks + kTaskBytes * slot_);
+    uint4 a = sharedLoad(at), b = sharedLoad(at + 16), c = {};
+    uniform(&a.x);
+    uniform(&a.w);
+    uniform(&b.x);
+    uniform(&b.y);
+    if constexpr (C::kGeneral) {
+      c = sharedLoad(at + 32);
+      uniform(&c.z);
+      uniform(&c.w);
+    }
+    return unpack(a, b, c);
+  }
+  // One thread of each reader, after all its threads have read.
+  __device__ __forceinline__ void release() const { barrierArriveAt(inBlock(block_.at(L::kTaskEmpty + 8 * slot_), 0)); }
+  __device__ __forceinline__ void next() {
+    if (++slot_ == kTaskSlots) {
+      slot_ = 0;
+      parity_ ^= 1;
+    }
+  }
+  // For readers of one thread.
+  __device__ __forceinline__ Task take() {
+    wait();
+    const Task t = read();
+    release();
+    next();
+    return t;
+  }
+  // The task to come is known, and there is none.
+  __device__ __forceinline__ bool knownEnd() const {
+    if (!barrierTest(block_.at(L::kTaskFull + 8 * slot_), parity_)) return false;
+    return (sharedLoad(block_.at(L::kTasks + kTaskBytes * slot_)).x & 0xff) == taskEnd;
+  }
+
+ private:
+  static __device__ __forceinline__ void uniform(uint32_t* v) { *v = __shfl_sync(0xffffffffu, *v, 0); }
+  static __device__ __forceinline__ Task unpack(const uint4& a, const uint4& b, const uint4& c) {
+    Task t;
+    t.kind = a.x & 0xff;
+    t.owner = a.x >> 8;
+    t.row = a.y;
+    t.col = a.z;
+    t.rows = a.w & 0xffff;
+    t.cols = a.w >> 16;
+    t.place = b.x | static_cast<uint64_t>(b.y) << 32;
+    t.tile = b.z;
+    t.ownedTile = b.w;
+    t.ownedChunk = c.x;
+    t.sum = c.z | static_cast<uint64_t>(c.w) << 32;
+    return t;
+  }
+
+  const Block<C>& block_;
+  uint32_t slot_ = 0, parity_ = 0;
+};
+
+// The cluster's schedule, kept by the loading thread of the leading block: claims tiles and tells all warps of both blocks.
+template <class C>
+class Schedule {
+  using L = typename C::L;
+
+ public:
+  __device__ __forceinline__ explicit Schedule(const Block<C>& b)
+      : b_(b), platform_(b.p.memory, sched::Role::compute) {}
+
+  // What is claimed becomes known when it is used: announce() of it may come much later.
+  __device__ __forceinline__ void claim() {
+    position_ = addRelaxed(counter(), 1);
+    failed_ = loadRelaxed(platform_.own(protocol::OwnLayout::failed));
+    revoked_ = loadRelaxed(platform_.own(protocol::OwnLayout::revoked));
+  }
+  // Before the second claim: not before everyone has a first tile, or the order would be upset; but whoever is not resident is
+  // not waited for.
+  __device__ __forceinline__ void awaitOthers() const {
+    const uint64_t start = clockNs();
+    while (loadRelaxed(counter()) < b_.p.choice.clusters && clockNs() - start < 3000) {
+    }
+  }
+  __device__ __forceinline__ bool firstOfAll() const { return position_ == 0; }
+  // Tells all.  False: there is no tile left.
+  __device__ __forceinline__ bool announce(uint32_t* row, uint32_t* col) {
+    const GemmArParams& p = b_.p;
+    const bool leave = failed_ == platform_.epoch() || revoked_ != 0;
+    const bool end = position_ >= p.order.tiles || leave;
+    if (leave) {
+      platform_.fail(protocol::FailRecord::revoked, protocol::Why{}, 0, revoked_);
+      sharedStoreRelease(b_.at(L::kFailed), 1);
+    }
+    uint4 words[3] = {};
+    if (!end) {
+      const sched::TileStep s = p.order.at(static_cast<uint32_t>(position_));
+      const bool mine = s.owner == b_.local();
+      const uint64_t from = mine ? 0 : sched::skipSelf(b_.local(), s.owner);
+      const uint64_t place = (static_cast<uint64_t>(s.ownedTile) * (b_.locals() - 1) + from) * p.plan.slotBytes();
+      uint64_t sum = 0;
+      if (b_.multiNode()) sum = p.plan.nodeSum(s.ownedChunk) + p.plan.elementsBefore(s.tile) * p.plan.shape.wireBytes;
+      words[0] = {(mine ? taskMine : taskPeers) | s.owner << 8, s.row, s.col, s.rows | s.cols << 16};
+      words[1] = {static_cast<uint32_t>(place), static_cast<uint32_t>(place >> 32), s.tile, s.ownedTile};
+      words[2] = {s.ownedChunk, 0, static_cast<uint32_t>(sum), static_cast<uint32_t>(sum >> 32)};
+      *row = s.row;
+      *col = s.col;
+    }
+    const uint32_t slot = count_ % kTaskSlots;
+    if (count_ >= kTaskSlots) barrierWait(b_.at(L::kTaskEmpty + 8 * slot), (count_ / kTaskSlots - 1) & 1);
+    ++count_;
+    for (uint32_t block = 0; block < sched::kClusterBlocks; ++block) {
+      const uint32_t to = inBlock(b_.at(L::kTasks + kTaskBytes * slot), block);
+      const uint32_t full = inBlock(b_.at(L::kTaskFull + 8 * slot), block);
+      barrierExpectAt(full, kTaskBytes);
+      for (uint32_t i = 0; i < 3; ++i) storeAt(to + 16 * i, full, words[i]);
+    }
+    return !end;
+  }
+
+ private:
+  __device__ __forceinline__ uint64_t* counter() const { return platform_.own(protocol::OwnLayout::claimCompute); }
+
+  const Block<C>& b_;
+  LanePlatform<C::kGeneral> platform_;
+  uint64_t position_ = 0, failed_ = 0, revoked_ = 0;
+  uint32_t count_ = 0;
+};
+
+}  // namespace mk::kernels

@@ -1,0 +1,335 @@
+// The computing warpgroups of the GEMM+AllReduce kernel: the main loop, and what becomes of a tile's sums.  A peer's tile is
+// rounded and handed to the storing warp in the order in which it lies in registers; to an own one the peers' partial results
+// are added, and it is finished and handed on as an image of the result, or, with several nodes, stored as the node's sum.
+#pragma once
+
+#include <type_traits>
+
+#include "kernels/gemm_ar_block.cuh"
+#include "kernels/wgmma.cuh"
+
+namespace mk::kernels {
+
+__device__ __forceinline__ uint32_t pack(__nv_bfloat16, float low, float high) {
+  uint32_t r;
+  asm("cvt.rn.bf16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+__device__ __forceinline__ uint32_t pack(__half, float low, float high) {
+  uint32_t r;
+  asm("cvt.rn.f16x2.f32 %0, %1, %2;" : "=r"(r) : "f"(high), "f"(low));
+  return r;
+}
+__device__ __forceinline__ float2 unpack(__nv_bfloat16, uint32_t v) {
+  return {__uint_as_float(v << 16), __uint_as_float(v & 0xffff0000u)};
+}
+__device__ __forceinline__ float2 unpack(__half, uint32_t v) {
+  float2 f;
+  asm("{\n.reg .b16 a, b;\nmov.b32 {a, b}, %2;\ncvt.f32.f16 %0, a;\ncvt.f32.f16 %1, b;\n}"
+      : "=f"(f.x), "=f"(f.y)
+      : "r"(v));
+  return f;
+}
+// One element, of the inputs' type or fp32.
+template <class In>
+__device__ __forceinline__ float loadElement(const void* base, uint64_t index, bool wide) {
+  if (wide) return static_cast<const float*>(base)[index];
+  return static_cast<float>(static_cast<const In*>(base)[index]);
+}
+
+// Offset of 16 bytes in a chunk: rows of 128 bytes, swizzled as the copy unit does.
+__device__ __forceinline__ uint32_t inChunk(uint32_t row, uint32_t unit) {
+  return row * 128 + ((unit ^ (row & 7)) << 4);
+}
+
+// One computing thread.  A fragment d[4 i + ...] holds columns 8 i + 2 (lane % 4), + 1 of row lane / 4 of the warp's 16, then the
+// same of 8 rows below.
+template <class C>
+class Computer {
+  using L = typename C::L;
+  using In = typename C::In;
+  static constexpr int kN = C::kN;
+  static constexpr bool kAlongN = C::kAlongN;
+  // A tile is finished in bands of 64 columns, while a peer's partial result of the next two is under way.  The sums themselves
+  // are never changed, only copies of a band's: where they are, the next products depend on it, and the compiler takes the
+  // matrix instructions one by one.
+  static constexpr int kBands = kN / 64;
+
+ public:
+  __device__ __forceinline__ Computer(const Block<C>& b, uint32_t thread)
+      : b_(b), p_(b.p), thread_(thread & 127), group_(thread >> 7), warp_(thread_ >> 5), lane_(thread_ & 31) {}
+
+  __device__ __forceinline__ void run() {
+    const uint64_t epoch = loadRelaxed(p_.memory.own + protocol::OwnLayout::epoch) + 1;
+    char* const bank = p_.memory.heaps[b_.local()] + b_.bankData(epoch);
+    const bool wireWide = b_.wireWide(), outWide = b_.outWide();
+    const uint32_t early = p_.choice.early < p_.kSteps ? p_.choice.early : p_.kSteps;
+    TaskReader<C> tasks(b_);
+    uint32_t partials = 0;
+    for (;;) {
+      tasks.wait();
+      const Task t = tasks.readUniform();
+      if (lane_ == 0) tasks.release();
+      tasks.next();
+      if (t.kind == taskEnd) return;
+      const bool mine = t.kind == taskMine;
+      const bool add = mine && b_.locals() > 1;
+      const char* const partial =
+          bank + t.place + ((b_.index * 2 + group_) * 64 + warp_ * 16) * kN * b_.wireBytes() + lane_ * 16;
+
+      uint32_t k = 0;
+      for (; k + early < p_.kSteps; ++k) step(k);
+      if (add) {
+        barrierWait(b_.at(L::kPartialReady), partials & 1);
+        ++partials;
+        if (!wireWide) {
+          hold<0>(partial);
+          hold<1>(partial);
+        }
+      }
+      for (; k < p_.kSteps; ++k) step(k);
+      if constexpr (!kAtOnce) {
+        productsWait<0>();
+        release(previous_);
+      }
+      // Nothing that uses the sums may move up beyond this.
+#pragma unroll
+      for (int i = 0; i < kN / 2; ++i) asm volatile("" : "+f"(d_[i])::"memory");
+      const uint32_t rows = b_.rowsOf(t.rows, group_);
+      const uint32_t first = b_.index * kBlockRows + group_ * 64;  // row of the tile
+      char* const sum = b_.multiNode() ? bank + t.sum : nullptr;
+      const bool wide = b_.multiNode() ? wireWide : outWide;
+      bands<0>([&](auto number) {
+        constexpr int kBand = decltype(number)::value;
+        const bool stores = rows != 0 && kBand * 64 < t.cols;
+        float v[32];
+#pragma unroll
+        for (int i = 0; i < 32; ++i) v[i] = d_[kBand * 32 + i];
+        if (!mine) {
+          if (stores) {
+            if (wireWide) {
+              pushWide(v, t.cols - kBand * 64);
+            } else {
+              push(v);
+            }
+          }
+          return;
+        }
+        if (add) {
+          if (!wireWide) {
+#pragma unroll
+            for (int i = 0; i < 4; ++i) addPacked(v + i * 8, held_[kBand % 2 * 4 + i]);
+            if constexpr (kBand + 2 < kBands) hold<kBand + 2>(partial);
+          }
+          addOthers(v, partial, wireWide, kBand);
+          if constexpr (kBand + 1 == kBands) {
+            __syncwarp();
+            if (lane_ == 0) barrierArrive(b_.at(L::kPartialTaken));
+          }
+        }
+        if (stores) {
+          if (!b_.multiNode() && !b_.plain()) finish(v, t, first, rows, outWide, kBand);
+          if (wide) {
+            imagesWide(v, t.cols, rows, sum, first, kBand);
+          } else {
+            images(v, t.cols, rows, sum, first, kBand);
+          }
+        }
+      });
+    }
+  }
+
+ private:
+  // With three stages the products of one are awaited at once; two warpgroups keep the matrix unit busy.
+  static constexpr bool kAtOnce = kN == 256;
+
+  __device__ __forceinline__ void step(uint32_t k) {
+    barrierWait(b_.at(L::kFull + 8 * stage_), parity_);
+    const uint32_t at = b_.at(stage_ * L::kStageBytes);
+    const uint64_t a = operandAlongK(at + group_ * 64 * 128);
+    const uint64_t bAt = kAlongN ? operandAlongN(at + L::kABytes) : operandAlongK(at + L::kABytes);
+    productsFence();
+#pragma unroll
+    for (uint32_t i = 0; i < kStepK / 16; ++i)
+      Products<In, kN, kAlongN ? 1 : 0>::add(d_, a + 2 * i, bAt + (kAlongN ? 128 : 2) * i, k | i);
+    productsCommit();
+    if constexpr (kAtOnce) {
+      productsWait<0>();
+      release(stage_);
+    } else if (k > 0) {
+      productsWait<1>();
+      release(previous_);
+    }
+    previous_ = stage_;
+    if (++stage_ == L::kStages) {
+      stage_ = 0;
+      parity_ ^= 1;
+    }
+  }
+  // To both blocks' loading warps, since each fills half of B here.
+  __device__ __forceinline__ void release(uint32_t stage) {
+    if (thread_ < sched::kClusterBlocks) barrierArriveAt(inBlock(b_.at(L::kEmpty + 8 * stage), thread_));
+  }
+
+  // Calls work(number of the band) for each, known at compile time: registers have no index.
+  template <int kBand, class Work>
+  static __device__ __forceinline__ void bands(Work&& work) {
+    if constexpr (kBand < kBands) {
+      work(std::integral_constant<int, kBand>());
+      bands<kBand + 1>(work);
+    }
+  }
+  template <int kBand>
+  __device__ __forceinline__ void hold(const char* partial) {
+#pragma unroll
+    for (int i = 0; i < 4; ++i) held_[kBand % 2 * 4 + i] = loadData(partial + (kBand * 4 + i) * 512);
+  }
+  static __device__ __forceinline__ void addPacked(float* v, const uint4& piece) {
+    const uint32_t words[4] = {piece.x, piece.y, piece.z, piece.w};
+#pragma unroll
+    for (int x = 0; x < 4; ++x) {
+      const float2 f = unpack(In(), words[x]);
+      v[2 * x] += f.x;
+      v[2 * x + 1] += f.y;
+    }
+  }
+  static __device__ __forceinline__ void addWide(float* v, const uint4& piece) {
+    v[0] += __uint_as_float(piece.x);
+    v[1] += __uint_as_float(piece.y);
+    v[2] += __uint_as_float(piece.z);
+    v[3] += __uint_as_float(piece.w);
+  }
+  // Partial results of a band but the one held, in the order of the local ranks.
+  __device__ __forceinline__ void addOthers(float* v, const char* partial, bool wide, int band) {
+    const uint64_t slot = p_.plan.slotBytes();
+    for (uint32_t x = wide ? 0 : 1; x + 1 < b_.locals(); ++x) {
+      const char* const from = partial + x * slot;
+      uint4 piece[4];
+      if (wide) {
+#pragma unroll
+        for (int i = 0; i < 8; i += 4) {
+#pragma unroll
+          for (int y = 0; y < 4; ++y) piece[y] = loadData(from + (band * 8 + i + y) * 512);
+#pragma unroll
+          for (int y = 0; y < 4; ++y) addWide(v + (i + y) * 4, piece[y]);
+        }
+      } else {
+#pragma unroll
+        for (int y = 0; y < 4; ++y) piece[y] = loadData(from + (band * 4 + y) * 512);
+#pragma unroll
+        for (int y = 0; y < 4; ++y) addPacked(v + y * 8, piece[y]);
+      }
+    }
+  }
+  __device__ __forceinline__ void finish(float* v, const Task& t, uint32_t first, uint32_t rows, bool wide, int band) {
+    const float alpha = p_.operands.alpha, beta = p_.operands.beta;
+    const void* const bias = p_.operands.bias;
+    const bool biasWide = p_.operands.biasType == Type::f32;
+#pragma unroll
+    for (int i = 0; i < 32; ++i) {
+      const uint32_t row = warp_ * 16 + (lane_ >> 2) + (i >> 1 & 1) * 8;
+      const uint32_t col = band * 64 + i / 4 * 8 + (lane_ & 3) * 2 + (i & 1);
+      v[i] *= alpha;
+      if (row >= rows || col >= t.cols) continue;
+      if (beta != 0.0f)
+        v[i] += beta *
+                loadElement<In>(p_.operands.c, uint64_t{t.row + first + row} * p_.operands.cStride + t.col + col, wide);
+      if (bias != nullptr) v[i] += loadElement<In>(bias, t.col + col, biasWide);
+    }
+  }
+
+  // A free chunk of this warpgroup, and handing it to the storing warp.
+  __device__ __forceinline__ uint32_t takeChunk() {
+    const uint32_t slot = group_ * L::kBuffers + chunk_ % L::kBuffers;
+    barrierWait(b_.at(L::kChunkEmpty + 8 * slot), (chunk_ / L::kBuffers & 1) ^ 1);
+    return b_.at(L::kChunks + slot * kChunkBytes);
+  }
+  __device__ __forceinline__ void giveChunk() {
+    fenceAsyncShared();
+    __syncwarp();
+    if (lane_ == 0) barrierArrive(b_.at(L::kChunkFull + 8 * (group_ * L::kBuffers + chunk_ % L::kBuffers)));
+    ++chunk_;
+  }
+
+  __device__ __forceinline__ void push(const float* v) {
+    const uint32_t to = takeChunk() + warp_ * kPieceBytes + lane_ * 16;
+#pragma unroll
+    for (int q = 0; q < 4; ++q) {
+      const float* const d = v + q * 8;
+      sharedStore(to + q * 512, uint4{pack(In(), d[0], d[1]), pack(In(), d[2], d[3]), pack(In(), d[4], d[5]),
+                                      pack(In(), d[6], d[7])});
+    }
+    giveChunk();
+  }
+  // left: columns from this band's first on.
+  __device__ __forceinline__ void pushWide(const float* v, uint32_t left) {
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      if (j * 32 >= left) break;
+      const uint32_t to = takeChunk() + warp_ * kPieceBytes + lane_ * 16;
+#pragma unroll
+      for (int q = 0; q < 4; ++q) {
+        const float* const d = v + j * 16 + q * 4;
+        sharedStore(to + q * 512,
+                    uint4{__float_as_uint(d[0]), __float_as_uint(d[1]), __float_as_uint(d[2]), __float_as_uint(d[3])});
+      }
+      giveChunk();
+    }
+  }
+
+  // Chunks as images of the result.  sum: they go to this tile's packed node sum, whose rows begin at `first` here.
+  __device__ __forceinline__ void images(const float* v, uint32_t cols, uint32_t rows, char* sum, uint32_t first,
+                                         int band) {
+    const uint32_t matrix = lane_ >> 3;
+    const uint32_t row = warp_ * 16 + (matrix & 1) * 8 + (lane_ & 7);
+    const uint32_t chunk = takeChunk();
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+      const float* const d = v + i * 8;
+      storeMatrices(chunk + inChunk(row, 2 * i + (matrix >> 1)), pack(In(), d[0], d[1]), pack(In(), d[2], d[3]),
+                    pack(In(), d[4], d[5]), pack(In(), d[6], d[7]));
+    }
+    if (sum != nullptr) storeSum(chunk, sum, first, rows, cols, band * 64, 2);
+    giveChunk();
+  }
+  __device__ __forceinline__ void imagesWide(const float* v, uint32_t cols, uint32_t rows, char* sum, uint32_t first,
+                                             int band) {
+    const uint32_t row = warp_ * 16 + (lane_ >> 2);
+    const uint32_t half = (lane_ & 1) * 8;
+#pragma unroll
+    for (int j = 0; j < 2; ++j) {
+      if (band * 64 + j * 32 >= cols) break;
+      const uint32_t chunk = takeChunk();
+#pragma unroll
+      for (uint32_t i = 0; i < 4; ++i) {
+        const float* const d = v + j * 16 + i * 4;
+        const uint32_t unit = 2 * i + (lane_ >> 1 & 1);
+        sharedStore(chunk + inChunk(row, unit) + half, d[0], d[1]);
+        sharedStore(chunk + inChunk(row + 8, unit) + half, d[2], d[3]);
+      }
+      if (sum != nullptr) storeSum(chunk, sum, first, rows, cols, band * 64 + j * 32, 4);
+      giveChunk();
+    }
+  }
+  // This warp's rows of a chunk.  The place is free: control of an earlier launch has seen the writes complete that read it.
+  __device__ __forceinline__ void storeSum(uint32_t chunk, char* sum, uint32_t first, uint32_t rows, uint32_t cols,
+                                           uint32_t col, uint32_t bytes) {
+    __syncwarp();
+#pragma unroll
+    for (uint32_t i = 0; i < 4; ++i) {
+      const uint32_t row = warp_ * 16 + i * 4 + (lane_ >> 3), unit = lane_ & 7;
+      const uint32_t at = col + unit * (16 / bytes);
+      if (row < rows && at < cols)
+        storeData(sum + (uint64_t{first + row} * cols + at) * bytes, sharedLoad(chunk + inChunk(row, unit)));
+    }
+  }
+
+  const Block<C>& b_;
+  const GemmArParams& p_;
+  const uint32_t thread_, group_, warp_, lane_;
+  uint32_t stage_ = 0, parity_ = 0, previous_ = 0, chunk_ = 0;
+  float d_[kN / 2];
+  uint4 held_[8];
+};
+
+}  // namespace mk::kernels

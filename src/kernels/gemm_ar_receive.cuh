@@ -1,0 +1,230 @@
+// Roles of whole blocks.  Receive: sums what arrives from other nodes, in the order of the nodes, finishes it and stores it to
+// every local copy of C.  Copy: from this rank's stage to its ordinary C.  The steps are those of protocol::GemmAr's receive()
+// and copyOut(); here each piece of 16 bytes goes through them in registers.
+#pragma once
+
+#include "kernels/gemm_ar_compute.cuh"
+#include "protocol/command_ring.h"
+#include "protocol/tile_cursor.h"
+
+namespace mk::kernels {
+
+template <class C>
+class Receiver {
+  using In = typename C::In;
+  using Match = protocol::Match;
+  using Why = protocol::Why;
+  using Stage = protocol::Stage;
+  using OwnLayout = protocol::OwnLayout;
+
+ public:
+  __device__ __forceinline__ Receiver(const Block<C>& b, sched::Role role, uint32_t thread, volatile uint64_t* mailbox)
+      : b_(b),
+        p_(b.p),
+        plan_(b.p.plan),
+        platform_(b.p.memory, role, thread, mailbox),
+        bank_(b.bankData(platform_.epoch())),
+        flags_(b.bankFlags(platform_.epoch())) {}
+
+  __device__ __forceinline__ bool receive() {
+    const uint64_t owned = plan_.owned();
+    for (;;) {
+      const uint64_t number = platform_.claim(protocol::OwnLayout::claimReceive);
+      if (number >= plan_.rail.tasks(owned)) return true;
+      const sched::Rail::Task task = plan_.rail.task(number, owned, b_.local(), node());
+      if (task.exists && !chunk(task.index, task.finish)) return false;
+    }
+  }
+  __device__ __forceinline__ bool copyOut() {
+    for (;;) {
+      const uint64_t position = platform_.claim(OwnLayout::claimCopy);
+      if (position >= p_.order.tiles) return true;
+      const sched::TileStep t = p_.order.at(static_cast<uint32_t>(position));
+      if (t.owner == b_.local()) continue;
+      for (uint32_t part = 0; part < plan_.stagedParts(); ++part) {
+        // Producer: the tile's owner, in FlagKeeper::raise() or tileOut().
+        if (!platform_.wait(flag(b_.local(), plan_.stagedFlag(t.tile, part)), platform_.epoch(), Match::equal,
+                            Why{Stage::staged, static_cast<int32_t>(t.owner), -1, t.tile}))
+          return false;
+      }
+      const uint32_t outBytes = plan_.shape.outBytes;
+      const uint32_t elements = 16 / outBytes, across = t.cols / elements;
+      const sched::FastDivision byRow(across);
+      const char* const image = p_.memory.heaps[b_.local()] + bank_ + b_.stagedTile(t.tile);
+      const uint32_t count = across * t.rows;
+      for (uint32_t first = platform_.thread(); first < count; first += 4 * BlockPlatform::kThreads) {
+        uint4 v[4];
+#pragma unroll
+        for (uint32_t x = 0; x < 4; ++x) {
+          const uint32_t u = first + x * BlockPlatform::kThreads;
+          const uint32_t row = byRow.divide(u), col = (u - row * across) * elements;
+          if (u < count) v[x] = loadData(image + inImage(row, col));
+        }
+#pragma unroll
+        for (uint32_t x = 0; x < 4; ++x) {
+          const uint32_t u = first + x * BlockPlatform::kThreads;
+          const uint32_t row = byRow.divide(u), col = (u - row * across) * elements;
+          if (u < count)
+            storeData(p_.operands.c + (uint64_t{t.row + row} * p_.operands.cStride + t.col + col) * outBytes, v[x]);
+        }
+      }
+    }
+  }
+
+ private:
+  __device__ __forceinline__ uint32_t node() const { return p_.memory.place.node; }
+  __device__ __forceinline__ uint32_t nodes() const { return p_.memory.place.nodes; }
+  __device__ __forceinline__ protocol::Ref flag(uint32_t local, uint64_t word) const {
+    return protocol::heap(local, flags_ + word * 8);
+  }
+
+  // Sums and finishes chunk i of mine, or passes on what its home has finished.
+  __device__ __forceinline__ bool chunk(uint64_t i, bool finish) {
+    const uint64_t e = platform_.epoch();
+    if (finish) {
+      // Producer: this rank's publishing warps.
+      if (!platform_.wait(flag(b_.local(), plan_.nodeSumFlag(i)), e, Match::equal, Why{Stage::nodeSum, -1, -1, i}))
+        return false;
+      for (uint32_t n = 0; n < nodes(); ++n) {
+        if (n != node() && !arrived(i, n, Stage::nodeArrival)) return false;
+      }
+    } else if (!arrived(i, plan_.rail.home(i, b_.local()), Stage::result)) {
+      return false;
+    }
+    for (uint32_t l = 0; l < b_.locals(); ++l) {
+      // Producer: this launch's control agent, once the peer has entered.
+      if (l != b_.local() && !platform_.wait(protocol::own(OwnLayout::peerOpen(l)), e, Match::equal,
+                                             Why{Stage::entered, static_cast<int32_t>(l), -1, 0}))
+        return false;
+    }
+    const bool home = finish && plan_.rail.exchange == sched::Exchange::home;
+    const uint64_t chunkNumber = plan_.chunks.ownedChunk(b_.local(), i);
+    const uint64_t first = plan_.chunks.firstTile(chunkNumber);
+    const uint32_t count = plan_.chunks.tilesIn(chunkNumber);
+    for (uint32_t j = 0; j < count; ++j) {
+      const protocol::TileTask t = protocol::taskOfTile(plan_, first + j);
+      tile(t, i, finish, home);
+      tileOut(t);
+    }
+    if (!home) return true;
+    const uint64_t bytes = plan_.elementsOfChunk(chunkNumber) * plan_.shape.outBytes;
+    for (uint32_t s = 0; s + 1 < nodes(); ++s) {
+      const uint32_t n = plan_.rail.target(node(), s);
+      // Producer: this launch's control agent, once the rail peer has entered.
+      if (!platform_.wait(protocol::own(OwnLayout::railOpen(b_.locals(), n)), e, Match::equal,
+                          Why{Stage::entered, -1, static_cast<int32_t>(n), 0}))
+        return false;
+      const uint64_t at = bank_ + plan_.result(i);
+      if (!protocol::post(platform_, protocol::Write{n, at, at, bytes, plan_.slot(i), e})) return false;
+    }
+    return true;
+  }
+  // Producer: the rail peer on node n, by a command.
+  __device__ __forceinline__ bool arrived(uint64_t i, uint32_t n, Stage stage) {
+    const uint64_t at =
+        sched::arrivalFlag(p_.memory.heapLayout, p_.memory.controlLayout, plan_.slot(i), n, platform_.epoch());
+    return platform_.wait(protocol::heap(b_.local(), at), platform_.epoch(), Match::equal,
+                          Why{stage, -1, static_cast<int32_t>(n), i});
+  }
+
+  __device__ __forceinline__ void tile(const protocol::TileTask& t, uint64_t i, bool finish, bool home) {
+    const uint32_t outBytes = plan_.shape.outBytes, wireBytes = plan_.shape.wireBytes;
+    const uint32_t elements = 16 / outBytes;  // at a time
+    const uint32_t across = t.shape.cols / elements;
+    const sched::FastDivision byRow(across);
+    const uint64_t before = plan_.elementsBefore(t.tile);
+    char* const heap = p_.memory.heaps[b_.local()] + bank_;
+    char* const result = heap + plan_.result(i) + before * outBytes;
+    for (uint32_t u = platform_.thread(); u < across * t.shape.rows; u += BlockPlatform::kThreads) {
+      const uint32_t row = byRow.divide(u), col = (u - row * across) * elements;
+      uint4 v;
+      if (finish) {
+        float sum[8] = {};
+        for (uint32_t n = 0; n < nodes(); ++n) {
+          const uint64_t where = n == node() ? plan_.nodeSum(i) : plan_.arrivedSum(i, n, node());
+          addTo(sum, heap + where + (before + uint64_t{u} * elements) * wireBytes, elements, wireBytes);
+        }
+        finishElements(sum, t, row, col, elements);
+        v = round(sum, outBytes);
+        if (home) storeData(result + uint64_t{u} * 16, v);
+      } else {
+        v = loadData(result + uint64_t{u} * 16);
+      }
+      storeEverywhere(t, row, col, v);
+    }
+  }
+  __device__ __forceinline__ void addTo(float (&sum)[8], const char* from, uint32_t elements, uint32_t wireBytes) {
+    if (wireBytes == 4) {
+#pragma unroll
+      for (uint32_t h = 0; h < 2; ++h) {
+        if (h * 4 >= elements) break;
+        const uint4 v = loadData(from + h * 16);
+        sum[4 * h] += __uint_as_float(v.x);
+        sum[4 * h + 1] += __uint_as_float(v.y);
+        sum[4 * h + 2] += __uint_as_float(v.z);
+        sum[4 * h + 3] += __uint_as_float(v.w);
+      }
+      return;
+    }
+    const uint4 v = loadData(from);
+    const uint32_t words[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+    for (uint32_t x = 0; x < 4; ++x) {
+      const float2 f = unpack(In(), words[x]);
+      sum[2 * x] += f.x;
+      sum[2 * x + 1] += f.y;
+    }
+  }
+  __device__ __forceinline__ void finishElements(float (&sum)[8], const protocol::TileTask& t, uint32_t row,
+                                                 uint32_t col, uint32_t elements) {
+    const GemmArOperands& op = p_.operands;
+    const uint64_t x = t.shape.col + col;
+#pragma unroll
+    for (uint32_t y = 0; y < 8; ++y) {
+      if (y >= elements) break;
+      sum[y] *= op.alpha;
+      if (op.beta != 0.0f)
+        sum[y] += op.beta * loadElement<In>(op.c, (t.shape.row + row) * op.cStride + x + y, plan_.shape.outBytes == 4);
+      if (op.bias != nullptr) sum[y] += loadElement<In>(op.bias, x + y, op.biasType == Type::f32);
+    }
+  }
+  static __device__ __forceinline__ uint4 round(const float (&s)[8], uint32_t outBytes) {
+    if (outBytes == 4)
+      return {__float_as_uint(s[0]), __float_as_uint(s[1]), __float_as_uint(s[2]), __float_as_uint(s[3])};
+    return {pack(In(), s[0], s[1]), pack(In(), s[2], s[3]), pack(In(), s[4], s[5]), pack(In(), s[6], s[7])};
+  }
+  // A staged tile is the images of its chunks: bands of 64 rows, and in each chunk after chunk.
+  __device__ __forceinline__ uint32_t inImage(uint32_t row, uint32_t col) const {
+    const uint32_t outBytes = plan_.shape.outBytes, chunkCols = 128 / outBytes;
+    return row / 64 * (64 * C::kN * outBytes) + col / chunkCols * kChunkBytes +
+           inChunk(row % 64, col % chunkCols * outBytes / 16);
+  }
+  __device__ __forceinline__ void storeEverywhere(const protocol::TileTask& t, uint32_t row, uint32_t col,
+                                                  const uint4& v) {
+    const uint32_t outBytes = plan_.shape.outBytes;
+    const uint64_t inC = ((t.shape.row + row) * p_.operands.cStride + t.shape.col + col) * outBytes;
+    storeData(p_.operands.c + inC, v);
+    const uint64_t inStage = bank_ + b_.stagedTile(static_cast<uint32_t>(t.tile)) + inImage(row, col);
+    for (uint32_t l = 0; l < b_.locals(); ++l) {
+      if (l == b_.local()) continue;
+      storeData(b_.staged() ? p_.memory.heaps[l] + inStage : p_.operands.peerC[l] + inC, v);
+    }
+  }
+
+  __device__ __forceinline__ void tileOut(const protocol::TileTask& t) {
+    if (b_.locals() == 1) return;
+    if (!b_.staged() && !platform_.arrive(OwnLayout::tilesOut, plan_.ownedTiles())) return;
+    const uint64_t word = b_.staged() ? plan_.stagedFlag(t.tile) : plan_.outFlag(b_.local());
+    for (uint32_t l = 0; l < b_.locals(); ++l) {
+      if (l != b_.local()) platform_.publish(flag(l, word), platform_.epoch(), protocol::Scope::node);
+    }
+  }
+
+  const Block<C>& b_;
+  const GemmArParams& p_;
+  const sched::GemmArPlan& plan_;
+  BlockPlatform platform_;
+  const uint64_t bank_, flags_;
+};
+
+}  // namespace mk::kernels

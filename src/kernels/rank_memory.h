@@ -1,0 +1,27 @@
+// What a launch on the GPU sees of its rank's memory: the device's twin of emu/rank_memory.h.  Plain data, passed by value.
+// Made by the communicator, kept while it lives.
+#pragma once
+
+#include <cstdint>
+
+#include "mkernel/queue.h"
+#include "protocol/types.h"
+#include "sched/heap_layout.h"
+
+namespace mk::kernels {
+
+constexpr uint32_t kMaxLocals = 8;  // ranks of a node
+
+struct RankMemory {
+  sched::Place place;
+  sched::HeapLayout heapLayout;
+  sched::ControlLayout controlLayout;
+  char* heaps[kMaxLocals] = {};  // by local rank: base of that rank's heap, as mapped on this device
+  uint64_t* own = nullptr;       // device memory: OwnLayout's words and the operations' counters
+  mkCommand_t* ring = nullptr;   // pinned host memory
+  uint64_t ringSlots = 0;
+  uint64_t timeoutNs = 0;                  // without progress, once all ranks have entered
+  protocol::FailRecord* record = nullptr;  // pinned host memory; kind is written last
+};
+
+}  // namespace mk::kernels

@@ -1,0 +1,58 @@
+// Which GPU kernel a GEMM+AllReduce runs on, and how: a pure function of the shape and of the device, tested without one.
+// Figures in comments are of 2 x H200.
+#pragma once
+
+#include "sched/gemm_ar.h"
+
+namespace mk::sched {
+
+// A cluster of two blocks computes a tile of 256 rows, 128 each; the blocks share B.
+constexpr uint32_t kClusterBlocks = 2;
+constexpr uint32_t kClusterRows = 256;
+
+struct KernelChoice {
+  uint32_t tileN = 256;          // 128 or 256
+  uint32_t paceNs = 0;           // between two pieces of 2 KiB that a warpgroup stores to peers; 0: as fast as they go
+  uint32_t early = 1;            // steps of K before a tile's end at which the peers' partial results are loaded
+  uint32_t clusters = 1;         // that compute
+  uint32_t receiveClusters = 0;  // that sum and finish what arrives from other nodes
+  uint32_t copyClusters = 0;     // that copy peers' finished tiles to an ordinary C
+};
+
+struct KernelShape {
+  uint64_t m = 0, n = 0, k = 0;
+  uint32_t locals = 1, nodes = 1;
+  uint32_t deviceClusters = 66;  // that fit on the device at once
+  bool staged = false;           // C is an ordinary pointer
+  uint32_t tileN = 0;            // the caller's choice, or 0
+  uint32_t receiveAgents = 0;    // the caller's choice, or 0
+};
+
+MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
+  KernelChoice c;
+  const uint64_t wide = ceilDiv(s.m, kClusterRows) * ceilDiv(s.n, 256);
+  // Narrow tiles multiply 10% slower but are out in half the time: worth it up to about four rounds of wide ones where
+  // results travel, and up to one round where they do not.
+  const uint64_t rounds = s.locals > 1 ? 4 : 1;
+  c.tileN = s.tileN != 0 ? s.tileN : wide <= rounds * s.deviceClusters ? 128 : 256;
+  const uint64_t tiles = ceilDiv(s.m, kClusterRows) * ceilDiv(s.n, c.tileN);
+
+  if (s.nodes > 1) {
+    const uint32_t wanted = s.receiveAgents != 0 ? (s.receiveAgents + 1) / kClusterBlocks : 4;
+    const uint32_t most = s.deviceClusters > 2 ? s.deviceClusters - 2 : 1;
+    c.receiveClusters = static_cast<uint32_t>(smaller(wanted, most));
+  }
+  if (s.staged && s.locals > 1) c.copyClusters = s.deviceClusters >= 16 ? 4 : 1;
+  const uint64_t others = c.receiveClusters + c.copyClusters;
+  const uint64_t room = s.deviceClusters > others ? s.deviceClusters - others : 1;
+  c.clusters = static_cast<uint32_t>(larger(1, smaller(room, tiles)));
+
+  // Stores to peers at full rate hold up the same SM's loads.  The pace is the link's rate shared by all warpgroups:
+  // 2 KiB x 264 in 1450 ns.  Where the link takes far longer than the products, loads can wait and nothing is gained by pacing.
+  const bool linkBound = s.k < 1024;
+  if (s.locals > 1 && tiles > 2 * uint64_t{c.clusters} && !linkBound) c.paceNs = 1450;
+  c.early = c.tileN == 256 ? 4 : 1;
+  return c;
+}
+
+}  // namespace mk::sched

@@ -1,0 +1,14 @@
+// The table of times: see bench.cc.
+#pragma once
+
+#include <utility>
+#include <vector>
+
+#include "world.h"
+
+namespace mk::kernels::test {
+
+// shapes: b = M = N, and K.  tune: variants too.  False: there is nothing to compare with.
+bool bench(Rank* ranks, const std::vector<std::pair<uint64_t, uint64_t>>& shapes, bool tune);
+
+}  // namespace mk::kernels::test

@@ -1,0 +1,114 @@
+// TileOrder, the 32-bit order of the GPU kernels, agrees with the plan at every position; the choice of kernels stays within
+// what the device holds.
+#include "must.h"
+#include "protocol/tile_cursor.h"
+#include "sched/kernel_choice.h"
+#include "sched/tile_order.h"
+
+namespace mk::sched::test {
+namespace {
+
+TEST_CASE("division by a factor is exact") {
+  uint64_t state = 88172645463325252ull;
+  const auto next = [&state] {
+    state ^= state << 13;
+    state ^= state >> 7;
+    state ^= state << 17;
+    return static_cast<uint32_t>(state >> 32);
+  };
+  for (int i = 0; i < 200000; ++i) {
+    const uint32_t d = i < 70000 ? static_cast<uint32_t>(i + 1) : (next() >> next() % 32) | 1u;
+    const FastDivision by(d);
+    for (const uint32_t n : {next(), next() >> 16, d - 1, d, d + 1, 0u, 0xffffffffu})
+      MUST(by.divide(n) == n / d, n << " / " << d << " is given as " << by.divide(n));
+  }
+}
+
+TEST_CASE("the order of tiles in 32 bits is the plan's") {
+  uint64_t positions = 0;
+  forWorlds([&](const World& world) {
+    for (const uint64_t m : {0, 1, 256, 300, 2048, 4611}) {
+      for (const uint64_t n : {8, 256, 1000, 3072}) {
+        for (const uint32_t chunkTiles : {0u, 1u, 3u}) {
+          for (uint32_t rank = 0; rank < world.ranks(); ++rank) {
+            GemmArShape shape;
+            shape.m = m;
+            shape.n = n;
+            shape.place = world.place(rank);
+            GemmArChoice choice;
+            choice.tileM = kClusterRows;
+            choice.tileN = 128;
+            choice.chunkTiles = chunkTiles;
+            choice.parts = kClusterBlocks;
+            const GemmArPlan plan = planGemmAr(shape, choice, 8);
+            const TileOrder order(plan);
+            MUST(order.tiles == plan.chunks.tiles, describe(plan));
+            for (uint32_t i = 0; i < order.tiles; ++i, ++positions) {
+              const TileStep got = order.at(i);
+              const protocol::TileTask want = protocol::taskAt(plan, i);
+              MUST(got.tile == want.tile && got.row == want.shape.row && got.col == want.shape.col &&
+                       got.rows == want.shape.rows && got.cols == want.shape.cols && got.owner == want.owner &&
+                       got.ownedTile == want.ownedTile && got.ownedChunk == want.ownedChunk,
+                   describe(plan) << ", position " << i << ": tile " << got.tile << ", the plan's " << want.tile);
+            }
+          }
+        }
+      }
+    }
+  });
+  CHECK(positions > 100000);
+}
+
+TEST_CASE("flags of a tile's parts have a word each") {
+  GemmArShape shape;
+  shape.m = 2000;
+  shape.n = 1000;
+  shape.staged = true;
+  shape.place = Place{1, 4, 0, 1};
+  GemmArChoice choice;
+  choice.tileM = 256;
+  choice.tileN = 128;
+  choice.parts = 2;
+  const GemmArPlan plan = planGemmAr(shape, choice, 8);
+  std::vector<int> taken(plan.flagWords(), 0);
+  for (uint32_t part = 0; part < 2; ++part) {
+    for (uint64_t t = 0; t < plan.ownedTiles(); ++t) {
+      for (uint32_t from = 0; from < 4; ++from)
+        if (from != 1) ++taken.at(plan.partialFlag(t, from, 1, part));
+    }
+    for (uint64_t t = 0; t < plan.grid.count(); ++t) ++taken.at(plan.stagedFlag(t, part));
+  }
+  for (uint32_t from = 0; from < 4; ++from) ++taken.at(plan.outFlag(from));
+  for (const int count : taken) MUST(count <= 1, "a word with two uses");
+}
+
+TEST_CASE("chosen clusters fit and leave one to compute") {
+  for (const uint64_t m : {0, 1, 256, 2048, 16384}) {
+    for (const uint32_t nodes : {1u, 2u, 8u}) {
+      for (const uint32_t locals : {1u, 2u, 8u}) {
+        for (const uint32_t device : {2u, 3u, 16u, 66u}) {
+          for (const bool staged : {false, true}) {
+            KernelShape s;
+            s.m = m;
+            s.n = 4096;
+            s.k = 1024;
+            s.nodes = nodes;
+            s.locals = locals;
+            s.deviceClusters = device;
+            s.staged = staged;
+            const KernelChoice c = chooseKernel(s);
+            MUST(c.tileN == 128 || c.tileN == 256, c.tileN);
+            MUST(c.clusters >= 1, "nobody computes");
+            MUST((c.receiveClusters >= 1) == (nodes > 1), c.receiveClusters);
+            MUST((c.copyClusters >= 1) == (staged && locals > 1), c.copyClusters);
+            if (device >= 3)
+              MUST(c.clusters + c.receiveClusters + c.copyClusters <= device, device << " clusters are too few");
+          }
+        }
+      }
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mk::sched::test
