@@ -16,7 +16,7 @@
 namespace mk::emu {
 
 inline uint64_t nowNs() {
-  timespec t;
+  timespec t = {};
   clock_gettime(CLOCK_MONOTONIC, &t);
   return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
 }

@@ -88,7 +88,7 @@ FramedSocket::State FramedSocket::receive(std::vector<Frame>* frames, size_t max
 
 void FramedSocket::flush() {
   while (writable_ && !out_.empty()) {
-    std::array<iovec, maxVectors> vectors;
+    std::array<iovec, maxVectors> vectors = {};
     size_t count = 0;
     for (const FrameBytes& frame : out_) {
       if (count == vectors.size()) break;

@@ -50,7 +50,8 @@ void HubFailure::report(int rank, FailureReport r) {
 }
 
 void HubFailure::startMismatch(int rank, FailureReport r) {
-  Mismatch& m = mismatch_.emplace();
+  mismatch_ = Mismatch{};
+  Mismatch& m = *mismatch_;
   m.deadline = afterMs(argumentsMs);
   m.sides[0] = {rank, r.argumentHash, std::nullopt};
   m.sides[1] = {r.missingRank == rank ? -1 : r.missingRank, r.missingHash, std::nullopt};

@@ -95,11 +95,11 @@ Matrix readMatrix(const Comm& comm, const mkTensor_t& t, const char* name) {
       fail(mkErrorInvalidArgument, "%s.dims[%d] is %lld; legal: 0 to %lld", name, i, ll(t.dims[i]), ll(kMostDim));
   }
   const uint64_t size = typeSize(t.dtype);
-  if (static_cast<uint64_t>(m.cols) * size % 16 != 0)
+  const unsigned long long rowBytes = static_cast<unsigned long long>(m.cols) * size;
+  if (rowBytes % 16 != 0)
     fail(mkErrorInvalidArgument,
          "%s.dims[1] is %lld, a row of %llu bytes; legal: rows in multiples of 16 bytes, %llu elements", name,
-         ll(m.cols), static_cast<unsigned long long>(static_cast<uint64_t>(m.cols) * size),
-         static_cast<unsigned long long>(16 / size));
+         ll(m.cols), rowBytes, static_cast<unsigned long long>(16 / size));
   m.stride = static_cast<uint64_t>(m.cols);
   if (t.strides[0] != 0 || t.strides[1] != 0) {
     if (t.strides[1] != 1)

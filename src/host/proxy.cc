@@ -20,7 +20,7 @@ constexpr uint32_t kSpins = 200;            // rounds without work before the th
 constexpr long kSleepNs = 20'000;
 
 uint64_t nowNs() {
-  timespec t;
+  timespec t = {};
   clock_gettime(CLOCK_MONOTONIC, &t);
   return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
 }
