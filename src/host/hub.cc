@@ -107,6 +107,7 @@ class Hub : private ConnectionLine {
   int acceptError_ = 0;
   TimePoint logSecond_;
   int logLines_ = 0;
+  bool pollRefused_ = false;
   std::atomic<bool> stop_ = false, ended_ = false;
 };
 
@@ -124,8 +125,9 @@ void Hub::turn() {
   const TimePoint next = nextDeadline();
   const int timeout = next == TimePoint::max() ? -1 : pollMs(before, next);
   if (poll(polled.data(), polled.size(), timeout) < 0 && errno != EINTR) {
-    MK_WARN(bootstrap, "poll: %s", errnoText(errno).c_str());
-    acceptFrom_ = afterMs(acceptPauseMs);
+    if (!pollRefused_) MK_WARN(bootstrap, "the hub cannot poll: %s; trying again", errnoText(errno).c_str());
+    pollRefused_ = true;
+    std::this_thread::sleep_for(pollRefusedPause);
     return;
   }
   if (polled[0].revents != 0) drainEvent(wake_.get());

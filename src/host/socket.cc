@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <climits>
 #include <cstring>
+#include <thread>
 #include <vector>
 
 #include "host/error.h"
@@ -238,8 +239,10 @@ bool waitFd(int fd, short events, TimePoint deadline) {
   for (;;) {
     const int n = poll(&entry, 1, pollMs(Clock::now(), deadline));
     if (n > 0) return true;
-    if (n == 0 && Clock::now() >= deadline) return false;
-    if (n < 0 && errno != EINTR) return true;  // let the read or write that follows say what is wrong
+    const bool refused = n < 0 && errno != EINTR;  // for want of memory, or with a descriptor limit of nearly nothing
+    if (refused) std::this_thread::sleep_for(pollRefusedPause);
+    if (Clock::now() >= deadline) return false;
+    if (refused) return true;  // the read or write that follows finds out
   }
 }
 

@@ -19,6 +19,9 @@ inline TimePoint afterMs(int64_t ms) { return Clock::now() + std::chrono::millis
 // From `now` to `then`, rounded up, between 0 and INT_MAX: a timeout for poll().
 int pollMs(TimePoint now, TimePoint then);
 
+// How long to pause where poll() itself fails, so that trying again does not take a whole core.
+inline constexpr auto pollRefusedPause = std::chrono::milliseconds(10);
+
 // strerror for any thread.
 std::string errnoText(int err);
 
