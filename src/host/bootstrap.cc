@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -274,10 +275,14 @@ bool RankBootstrap::turn(TimePoint* nextTick) {
     polled[1].fd = socket_->fd();
     if (socket_->wantsWrite()) polled[1].events = POLLIN | POLLOUT;
   }
-  poll(polled, 2, wakeAt == TimePoint::max() ? -1 : pollMs(Clock::now(), wakeAt));
+  const int timeout = wakeAt == TimePoint::max() ? -1 : pollMs(Clock::now(), wakeAt);
+  if (poll(polled, 2, timeout) < 0) {
+    if (errno != EINTR) std::this_thread::sleep_for(pollRefusedPause);
+    polled[0].revents = polled[1].revents = POLLIN;  // look all the same: nothing here blocks
+  }
   if (polled[0].revents != 0) drainEvent(wake_.get());
   flushOutbox();
-  if (polled[1].revents != 0) receive();
+  if (polled[1].revents != 0 && socket_.has_value()) receive();
   checkOwnReport();
   if (events_.onTick && Clock::now() >= *nextTick) {
     *nextTick = afterMs(tickMs);
