@@ -60,7 +60,7 @@ TEST_CASE("each kind of stray connection is dropped and logged", "[bootstrap]") 
     addresses.push_back(raw.ownAddress());
     raw.sendBytes(stray.bytes);
     INFO(stray.name);
-    CHECK(raw.ended(300));
+    CHECK(raw.ended(2000));
     CHECK(
         contains(capture.text(), raw.ownAddress() + ": it " + (stray.logged[0] == 'n' ? "sent bytes that are " : "")));
     CHECK(contains(capture.text(), stray.logged));
@@ -72,7 +72,7 @@ TEST_CASE("each kind of stray connection is dropped and logged", "[bootstrap]") 
     bytes[12 + 16] = 1;  // the wire version, so that the rest is read
     bytes[12 + 17] = bytes[12 + 18] = bytes[12 + 19] = 0;
     raw.sendBytes(bytes);
-    CHECK(raw.ended(300));
+    CHECK(raw.ended(2000));
     CHECK(contains(capture.text(), raw.ownAddress() + ": it sent a hello that cannot be read"));
   }
   {
@@ -107,7 +107,7 @@ TEST_CASE("a slow stranger has a deadline for the whole hello", "[bootstrap]") {
   CHECK(ended);
   const auto ms = std::chrono::duration<double, std::milli>(mk::Clock::now() - start).count();
   CHECK(ms > 400);
-  CHECK(ms < 1500);
+  CHECK(ms < 3500);
 }
 
 TEST_CASE("too many strangers: the oldest give way", "[bootstrap]") {

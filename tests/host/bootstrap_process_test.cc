@@ -1,6 +1,7 @@
 // Ranks as processes: SIGKILL, the death of the hub, forked children; and that nothing is left behind.
 #include <dirent.h>
 #include <poll.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -75,6 +76,7 @@ class Processes {
         }
         _exit(0);
       }
+      REQUIRE(pid > 0);
       close(ends[1]);
       channels_.emplace_back(ends[0]);
       pids_.push_back(pid);
@@ -136,8 +138,15 @@ void reportAndLeave(Rank& rank, Channel& channel) {
   channel.hear();
   const auto start = mk::Clock::now();
   const auto left = rank.bootstrap->depart(3000);
-  channel.say("left " + mk::rankList(left) + (msSince(start) < 1000 ? " soon" : " late"));
+  channel.say("left " + mk::rankList(left) + (msSince(start) < 2000 ? " soon" : " late"));
 }
+
+// The sanitizers keep what was freed; the one for addresses looks for leaks itself.
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+constexpr bool keepsFreedMemory = true;
+#else
+constexpr bool keepsFreedMemory = false;
+#endif
 
 int countEntries(const char* path) {
   int count = 0;
@@ -177,7 +186,7 @@ TEST_CASE("SIGKILL of a rank is known to all others at once", "[bootstrap]") {
   for (int rank = 0; rank < n; ++rank) {
     if (rank == victim) continue;
     const std::string verdict = ranks[rank].hear();
-    CHECK(msSince(start) < 700);
+    CHECK(msSince(start) < 1000);
     if (first.empty()) first = verdict;
     CHECK(verdict == first);
   }
@@ -191,7 +200,7 @@ TEST_CASE("SIGKILL of a rank is known to all others at once", "[bootstrap]") {
     // Without the hub nobody can acknowledge, and nobody waits for it.
     std::vector<int> others;
     for (int other = 0; other < n; ++other)
-      if (other != rank) others.push_back(other);
+      if (other != rank && other != victim) others.push_back(other);
     CHECK(ranks[rank].hear() == "left " + (victim == 0 ? mk::rankList(others) : "") + " soon");
     CHECK(ranks.wait(rank) == 0);
   }
@@ -270,7 +279,7 @@ TEST_CASE("the hub's rank leaves last, unless its time is over", "[bootstrap]") 
   } else {
     const int ms = std::stoi(ranks[0].hear());
     CHECK(ms > 290);
-    CHECK(ms < 1500);
+    CHECK(ms < 4000);
     CHECK(ranks.wait(0) == 0);  // the hub has ended with its process: that is no failure
     for (int rank : {1, 2}) ranks[rank].say("leave");
     CHECK(ranks[1].hear() == "no verdict");
@@ -278,6 +287,31 @@ TEST_CASE("the hub's rank leaves last, unless its time is over", "[bootstrap]") 
     CHECK(ranks[1].hear() == "left 2");
     CHECK(ranks[2].hear() == "left 1");
   }
+}
+
+TEST_CASE("a hub that runs out of descriptors takes ranks once it has some again", "[bootstrap]") {
+  Processes ranks(1, [](int number, Channel& channel) {
+    Rank rank;
+    joinAs(rank, number, 1, channel, false);
+    rank.bootstrap->depart(2000);
+  });
+  test::CaptureStderr capture;
+  const mkUniqueId_t id = test::localId();
+  rlimit before = {};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &before) == 0);
+  rlimit few = before;
+  few.rlim_cur = 64;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &few) == 0);
+  std::vector<int> fillers;
+  for (int fd = dup(STDERR_FILENO); fd >= 0; fd = dup(STDERR_FILENO)) fillers.push_back(fd);
+  ranks[0].say(fromId(id));
+  const auto refused = [&] { return contains(capture.text(), "cannot accept a connection: Too many open files"); };
+  for (const auto deadline = mk::afterMs(5000); !refused() && mk::Clock::now() < deadline;) sleepMs(10);
+  for (const int fd : fillers) close(fd);
+  CHECK(refused());
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  CHECK(ranks[0].hear(2000) == "joined");
+  CHECK(ranks.wait(0) == 0);
 }
 
 TEST_CASE("a forked child does not keep its parent alive", "[bootstrap]") {
@@ -308,13 +342,14 @@ TEST_CASE("a forked child does not keep its parent alive", "[bootstrap]") {
   std::string words[2] = {ranks[victim].hear(), ranks[victim].hear()};
   if (contains(words[0], "child")) std::swap(words[0], words[1]);
   const int child = std::stoi(words[0]);
+  REQUIRE(child > 0);
   CHECK(words[1] == "child good");
   const int other = 2;
   sleepMs(50);
   const auto start = mk::Clock::now();
   ranks.kill(victim);
   const std::string verdict = ranks[other].hear(5000);
-  CHECK(msSince(start) < 700);
+  CHECK(msSince(start) < 1000);
   CHECK(contains(verdict, "rank " + std::to_string(victim) + " (host "));
   CHECK(::kill(child, 0) == 0);  // it lives all the while
   ::kill(child, SIGKILL);
@@ -344,5 +379,5 @@ TEST_CASE("hundreds of communicators leave nothing behind", "[bootstrap]") {
   CHECK(countEntries("/proc/self/fd") == fds);
   CHECK(countEntries("/proc/self/task") == threads);
   CHECK(mk::openFds() == 0);
-  CHECK(residentPages() - pages < 4096);
+  if (!keepsFreedMemory) CHECK(residentPages() - pages < 1024);
 }

@@ -1,4 +1,6 @@
 // After joining: collectives, verdicts, leaving.
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <thread>
 
@@ -112,12 +114,19 @@ TEST_CASE("agree gives the lowest failing rank's error to all", "[bootstrap]") {
   checkSame(world.all([&](int rank, Outcome&) { world[rank].agree(mkSuccess, "", "after"); }), mkSuccess, {});
 
   // One rank is late: the others need not wait for it, and it gets the same.
+  std::atomic<int> told = 0;
   outcomes = world.all([&](int rank, Outcome&) {
-    if (rank == 2) sleepMs(500);
-    world[rank].agree(rank == 3 ? mkErrorSystem : mkSuccess, "disk on fire", "window");
+    if (rank == 2)
+      while (told < 3) sleepMs(10);
+    try {
+      world[rank].agree(rank == 3 ? mkErrorSystem : mkSuccess, "disk on fire", "window");
+    } catch (...) {
+      ++told;
+      throw;
+    }
   });
   checkSame(outcomes, mkErrorSystem, {"window failed on " + nameOf(world, 3) + ": disk on fire"});
-  CHECK(outcomes[0].ms < 450);
+  CHECK(outcomes[0].ms < 5000);  // 10 s is the deadline
   checkSame(world.all([&](int rank, Outcome&) { world[rank].agree(mkSuccess, "", "after"); }), mkSuccess, {});
 }
 
@@ -126,7 +135,7 @@ TEST_CASE("who does not come to a collective is named at the deadline", "[bootst
   auto outcomes = world.all([&](int rank, Outcome&) { world[rank].allgather({}, "windows"); }, {0, 2});
   for (const Outcome& outcome : outcomes) {
     CHECK(outcome.ms > 400);
-    CHECK(outcome.ms < 1000);
+    CHECK(outcome.ms < 4000);
   }
   const auto late = world.all([&](int rank, Outcome&) { world[rank].allgather({}, "windows"); }, {1, 3});
   outcomes.insert(outcomes.end(), late.begin(), late.end());
@@ -145,7 +154,7 @@ TEST_CASE("death is a verdict for all, and ends collectives", "[bootstrap]") {
   auto outcomes = world.all([&](int rank, Outcome&) { world[rank].allgather({}, "pending"); }, {0, 1});
   killer.join();
   checkSame(outcomes, mkErrorRemote, {dead, "died or closed its connection"});
-  for (const Outcome& outcome : outcomes) CHECK(outcome.ms < 1000);
+  for (const Outcome& outcome : outcomes) CHECK(outcome.ms < 4000);
   const std::string text = outcomes[0].text;
   outcomes = verdicts(world, {0, 1, 3});
   checkSame(outcomes, mkErrorRemote, {dead});
@@ -159,7 +168,7 @@ TEST_CASE("death is a verdict for all, and ends collectives", "[bootstrap]") {
       },
       {0, 1, 3});
   checkSame(outcomes, mkSuccess, {});
-  for (const Outcome& outcome : outcomes) CHECK(outcome.ms < 1000);
+  for (const Outcome& outcome : outcomes) CHECK(outcome.ms < 4000);
 }
 
 TEST_CASE("revoke reaches all others, and only the first verdict counts", "[bootstrap]") {
@@ -192,36 +201,40 @@ TEST_CASE("revoking ends this rank's own collective", "[bootstrap]") {
   const Outcome outcome = test::run([&](Outcome&) { world[0].allgather({}, "x"); });
   revoker.join();
   CHECK(outcome.code == mkErrorRevoked);
-  CHECK(outcome.ms < 1000);
+  CHECK(outcome.ms < 4000);
 }
 
 TEST_CASE("timeouts become one verdict that names the root", "[bootstrap]") {
   World world(4);
   const auto start = mk::Clock::now();
   world[0].report(timeoutReport(7, 1, "GemmAllReduce, epoch 9, stage copy: expected 9, seen 8"));
-  sleepMs(100);
+  sleepMs(50);
   world[1].report(timeoutReport(3, 2, "GemmAllReduce, epoch 9, stage swap: expected 4, seen 3"));
   world[1].report(timeoutReport(5, 0, "GemmAllReduce, epoch 9, stage sum"));
-  sleepMs(150);
+  sleepMs(50);
   world[3].report(timeoutReport(4, 1, "GemmAllReduce, epoch 9, stage sum"));
   checkSame(verdicts(world, {0, 1, 2, 3}), mkErrorTimeout,
             {"epoch 9, stage swap: expected 4, seen 3", "waited for " + nameOf(world, 2),
              "reported by " + nameOf(world, 1), "3 of 4 ranks"});
   const auto ms = std::chrono::duration<double, std::milli>(mk::Clock::now() - start).count();
-  CHECK(ms > 540);  // 300 after the last report
-  CHECK(ms < 1200);
+  CHECK(ms > 390);  // 300 after the last report
+  CHECK(ms < 3500);
 }
 
 TEST_CASE("reports that keep coming do not put the verdict off for ever", "[bootstrap]") {
   World world(2);
   const auto start = mk::Clock::now();
+  auto last = start;
+  auto longestGap = mk::Clock::duration::zero();
   while (!world.recorder(1).verdict(0).has_value() && mk::Clock::now() - start < std::chrono::seconds(4)) {
     world[0].report(timeoutReport(1, -1, "stage x"));
-    sleepMs(100);
+    sleepMs(20);
+    longestGap = std::max(longestGap, mk::Clock::now() - last);
+    last = mk::Clock::now();
   }
   const auto ms = std::chrono::duration<double, std::milli>(mk::Clock::now() - start).count();
-  CHECK(ms > 1400);
-  CHECK(ms < 2200);
+  if (longestGap < std::chrono::milliseconds(200)) CHECK(ms > 1400);
+  CHECK(ms < 3500);
   checkSame(verdicts(world, {0, 1}), mkErrorTimeout, {"stage x; waited for an unknown rank", "1 of 2 ranks"});
 }
 
@@ -267,12 +280,13 @@ TEST_CASE("a rank that does not say its arguments cannot hold the verdict up", "
     CHECK(contains(verdict->second, "rank 1 (host rawhost"));
     const auto ms = std::chrono::duration<double, std::milli>(mk::Clock::now() - start).count();
     CHECK(ms > 1900);
-    CHECK(ms < 2600);
+    CHECK(ms < 4500);
   }
   SECTION("dies") {
-    sleepMs(50);
+    while (const auto frame = raw->receive())  // the welcome comes first
+      if (frame->type == static_cast<uint32_t>(mk::Message::askArguments)) break;
     raw.reset();
-    const auto verdict = recorder.verdict(1000);
+    const auto verdict = recorder.verdict(1900);
     REQUIRE(verdict.has_value());
     CHECK(verdict->first == mkErrorInvalidUsage);
     CHECK(contains(verdict->second, "rank 1 (host rawhost"));
@@ -326,7 +340,7 @@ TEST_CASE("leaving asks the others to let go", "[bootstrap]") {
   world[2].letGo(1);
   leaver.join();
   CHECK(left.empty());
-  CHECK(mk::Clock::now() - before < std::chrono::seconds(1));
+  CHECK(mk::Clock::now() - before < std::chrono::seconds(4));
   world.kill(1);
   sleepMs(50);
   CHECK(!world.recorder(0).verdict(0).has_value());  // it is no death
@@ -351,7 +365,7 @@ TEST_CASE("who does not let go is told at the deadline", "[bootstrap]") {
   leaver.join();
   CHECK(left == std::vector<int>{1});
   CHECK(ms > 380);
-  CHECK(ms < 1000);
+  CHECK(ms < 4000);
   // A rank that has left for good cannot hold anything either.
   CHECK(world.depart(3, 100) == std::vector<int>{1});
   CHECK(world.depart(1, 5000).empty());
@@ -361,7 +375,7 @@ TEST_CASE("one thread may destroy several ranks in turn", "[bootstrap]") {
   World world(3);
   const auto start = mk::Clock::now();
   for (int rank = 0; rank < 3; ++rank) CHECK(world.depart(rank, 5000).empty());
-  CHECK(mk::Clock::now() - start < std::chrono::milliseconds(1500));
+  CHECK(mk::Clock::now() - start < std::chrono::seconds(4));
 }
 
 TEST_CASE("after leaving", "[bootstrap]") {
@@ -380,11 +394,12 @@ TEST_CASE("after leaving", "[bootstrap]") {
 
 TEST_CASE("ticks come about every 10 ms", "[bootstrap]") {
   World world(1);
+  const auto start = mk::Clock::now();
   const int before = world.recorder(0).ticks();
   sleepMs(500);
   const int ticks = world.recorder(0).ticks() - before;
-  CHECK(ticks >= 15);
-  CHECK(ticks <= 51);
+  CHECK(ticks >= 10);  // a busy machine wakes threads late
+  CHECK(ticks <= (mk::Clock::now() - start) / std::chrono::milliseconds(10) + 1);
 }
 
 TEST_CASE("communicators overlap", "[bootstrap]") {
