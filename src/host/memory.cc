@@ -1,9 +1,13 @@
 #include "host/memory.h"
 
+#include <unistd.h>
+
 #include <map>
 #include <mutex>
+#include <vector>
 
 #include "host/error.h"
+#include "host/socket.h"
 #include "sched/common.h"
 #include "sched/heap_layout.h"
 
@@ -18,14 +22,24 @@ struct Allocation {
   uint32_t windows = 0;
 };
 
+// Guarded by forkMutex, so that a forked child finds it whole.
 struct Register {
-  std::mutex mutex;
   std::map<uint64_t, std::weak_ptr<SharedMemory>> segments;
   uint64_t nextSegment = 1;
   std::map<char*, Allocation> allocations;
+  pid_t owner = getpid();
+  std::vector<std::map<char*, Allocation>> inherited;
 };
+// With forkMutex held.
 Register& state() {
   static auto* r = new Register;  // outlives static destruction, when other threads may still run
+  if (r->owner != getpid()) {
+    // Nothing of the parent's is mapped in a forked child: its addresses may be given out again, and must not be unmapped.
+    r->inherited.push_back(std::move(r->allocations));
+    r->allocations.clear();
+    r->segments.clear();
+    r->owner = getpid();
+  }
   return *r;
 }
 
@@ -40,8 +54,8 @@ std::map<char*, Allocation>::iterator find(Register& r, char* ptr) {
 }  // namespace
 
 uint64_t registerSegment(const std::shared_ptr<SharedMemory>& memory) {
+  const std::lock_guard lock(forkMutex());
   Register& r = state();
-  const std::lock_guard lock(r.mutex);
   std::erase_if(r.segments, [](const auto& entry) { return entry.second.expired(); });
   const uint64_t id = r.nextSegment++;
   r.segments.emplace(id, memory);
@@ -49,8 +63,8 @@ uint64_t registerSegment(const std::shared_ptr<SharedMemory>& memory) {
 }
 
 std::shared_ptr<SharedMemory> findSegment(uint64_t id) {
+  const std::lock_guard lock(forkMutex());
   Register& r = state();
-  const std::lock_guard lock(r.mutex);
   const auto it = r.segments.find(id);
   return it == r.segments.end() ? nullptr : it->second.lock();
 }
@@ -63,17 +77,17 @@ void* allocate(size_t bytes) {
   memory->back(0, whole);
   const uint64_t segment = registerSegment(memory);
   char* base = memory->base();
+  const std::lock_guard lock(forkMutex());
   Register& r = state();
-  const std::lock_guard lock(r.mutex);
   r.allocations.emplace(base, Allocation{std::move(memory), segment, bytes, 0});
   return base;
 }
 
 void release(void* ptr) {
   if (ptr == nullptr) return;
-  Register& r = state();
   std::shared_ptr<SharedMemory> memory;  // unmapped after the lock
-  const std::lock_guard lock(r.mutex);
+  const std::lock_guard lock(forkMutex());
+  Register& r = state();
   const auto it = r.allocations.find(static_cast<char*>(ptr));
   if (it == r.allocations.end()) fail(mkErrorInvalidArgument, "ptr %p is not the start of memory from mkMemAlloc", ptr);
   if (it->second.windows != 0)
@@ -86,8 +100,8 @@ Pinned::Pinned(void* ptr, size_t bytes) {
   if (bytes == 0) fail(mkErrorInvalidArgument, "bytes is 0; legal: 1 or more");
   if (reinterpret_cast<uintptr_t>(ptr) % 16 != 0)
     fail(mkErrorInvalidArgument, "ptr %p is not a multiple of 16 bytes", ptr);
+  const std::lock_guard lock(forkMutex());
   Register& r = state();
-  const std::lock_guard lock(r.mutex);
   const auto it = find(r, static_cast<char*>(ptr));
   if (it == r.allocations.end())
     fail(mkErrorNotRegistered,
@@ -105,8 +119,8 @@ Pinned::Pinned(void* ptr, size_t bytes) {
 }
 
 Pinned::~Pinned() {
+  const std::lock_guard lock(forkMutex());
   Register& r = state();
-  const std::lock_guard lock(r.mutex);
   const auto it = r.allocations.find(memory_->base());
   if (it != r.allocations.end()) --it->second.windows;
 }

@@ -1,14 +1,48 @@
 #include "host/shared_memory.h"
 
 #include <fcntl.h>
+#include <pthread.h>
 #include <sys/mman.h>
+#include <time.h>
 
 #include <cerrno>
+#include <csignal>
 #include <utility>
 
 #include "host/error.h"
 
 namespace mk {
+
+namespace {
+
+// A limit on the size of files (RLIMIT_FSIZE, "ulimit -f") covers memfd too, and beyond it the kernel sends SIGXFSZ, which ends
+// a process that does not expect it.  Held back, it is an error like any other.
+class FileSizeSignal {
+ public:
+  FileSizeSignal() {
+    sigset_t pending;
+    sigemptyset(&set_);
+    sigaddset(&set_, SIGXFSZ);
+    sigpending(&pending);
+    ours_ = sigismember(&pending, SIGXFSZ) == 0;  // else it is the application's
+    pthread_sigmask(SIG_BLOCK, &set_, &before_);
+  }
+  ~FileSizeSignal() {
+    const timespec none = {};
+    if (ours_)
+      while (sigtimedwait(&set_, nullptr, &none) < 0 && errno == EINTR) {
+      }
+    pthread_sigmask(SIG_SETMASK, &before_, nullptr);
+  }
+  FileSizeSignal(const FileSizeSignal&) = delete;
+  FileSizeSignal& operator=(const FileSizeSignal&) = delete;
+
+ private:
+  sigset_t set_ = {}, before_ = {};
+  bool ours_ = false;
+};
+
+}  // namespace
 
 SharedMemory::SharedMemory(UniqueFd fd, uint64_t bytes, std::string name, bool created)
     : fd_(std::move(fd)), bytes_(bytes), name_(std::move(name)), created_(created) {
@@ -24,6 +58,7 @@ SharedMemory::SharedMemory(UniqueFd fd, uint64_t bytes, std::string name, bool c
 SharedMemory::~SharedMemory() { munmap(base_, bytes_); }
 
 std::shared_ptr<SharedMemory> SharedMemory::create(const std::string& name, uint64_t bytes) {
+  const FileSizeSignal held;
   UniqueFd fd(memfd_create(name.c_str(), MFD_CLOEXEC));
   if (!fd) failErrno(errno, format("cannot create shared memory for %s", name.c_str()));
   if (ftruncate(fd.get(), static_cast<off_t>(bytes)) != 0)
@@ -39,6 +74,7 @@ std::shared_ptr<SharedMemory> SharedMemory::attach(UniqueFd fd, uint64_t bytes, 
 void SharedMemory::back(uint64_t offset, uint64_t bytes) {
   if (bytes == 0) return;
   // Taken now: a page fault that finds no memory would kill the process later.
+  const FileSizeSignal held;
   int err = 0;
   do {
     err = posix_fallocate(fd_.get(), static_cast<off_t>(offset), static_cast<off_t>(bytes));
