@@ -9,6 +9,7 @@
 #include <atomic>
 #include <cerrno>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <optional>
 
@@ -78,6 +79,12 @@ class RankBootstrap final : public Bootstrap {
     collective(std::move(c), what);
   }
 
+  void check(const std::string& what) override {
+    const std::lock_guard lock(mutex_);
+    if (const auto early = early_.find(nextSequence_); early != early_.end()) throw early->second;
+    throwIfFailed(what);
+  }
+
   void noteLaunched(uint64_t epoch) override { launched_.store(epoch, std::memory_order_relaxed); }
 
   void report(const FailureReport& report) override {
@@ -141,6 +148,7 @@ class RankBootstrap final : public Bootstrap {
   void hubEnded(const std::string& how);
   void checkOwnReport();
   void setFailure(mkResult_t code, const std::string& text);
+  bool noteFailure(mkResult_t code, const std::string& text);
   void flushOutbox();
   // An event that throws must not cost the messages that follow.
   template <typename Event>
@@ -170,6 +178,7 @@ class RankBootstrap final : public Bootstrap {
   std::optional<FailureReport> ownReport_;
   TimePoint ownReportUntil_;
   uint64_t nextSequence_ = 0;
+  std::map<uint64_t, Error> early_;  // failures of collectives that this rank has not come to yet, by sequence
   struct Running {
     uint64_t sequence = 0;
     std::vector<std::vector<uint8_t>> parts;
@@ -198,7 +207,8 @@ void RankBootstrap::throwIfFailed(const std::string& what) const {
 std::vector<std::vector<uint8_t>> RankBootstrap::collective(Contribution c, const std::string& what) {
   checkProcess();
   std::unique_lock lock(mutex_);
-  throwIfFailed(what);
+  // That it has failed already came before whatever has happened since.
+  if (const auto early = early_.find(nextSequence_); early == early_.end()) throwIfFailed(what);
   if (running_.has_value())
     fail(mkErrorInvalidUsage, "%s: another thread of this rank is in a collective call", what.c_str());
   const TimePoint deadline = afterMs(timeoutMs_);
@@ -210,6 +220,10 @@ std::vector<std::vector<uint8_t>> RankBootstrap::collective(Contribution c, cons
   running_->sequence = c.sequence;
   if (c.kind == Contribution::allgather) running_->parts.resize(welcome_.peers.size());
   post(encode(c));
+  if (auto early = early_.extract(c.sequence)) {
+    running_->result = early.mapped().code();
+    running_->text = early.mapped().what();
+  }
   changed_.wait_until(lock, deadline, [&] {
     return running_->result.has_value() || failure_.has_value() || revoked_ || departed_ || hubGone_;
   });
@@ -349,6 +363,8 @@ bool RankBootstrap::handle(const Frame& frame) {
         running_->result = code;
         running_->text = std::move(text);
         changed_.notify_all();
+      } else if (sequence >= nextSequence_ && code != mkSuccess) {
+        early_.emplace(sequence, Error(code, text));
       }
       return true;
     }
@@ -404,7 +420,8 @@ void RankBootstrap::hubEnded(const std::string& how) {
   MK_INFO(bootstrap, "the hub's connection: %s", how.c_str());
   socket_.reset();
   int host = -1;  // the lowest rank of the hub's process that has not left
-  bool anyHost = false;
+  bool anyHost = false, isNew = false;
+  std::string text;
   {
     const std::lock_guard lock(mutex_);
     hubGone_ = true;
@@ -416,13 +433,16 @@ void RankBootstrap::hubEnded(const std::string& how) {
       if (!leaving_[i] && !gone_[i]) host = rank;
       gone_[i] = true;  // with its process: nothing holds this rank's memory there
     }
+    if (!anyHost || host >= 0) {  // else they have left, and so may their process
+      text = (host >= 0 ? name(host)
+                        : format("the process that made the unique id (host %s, pid %lld)", welcome_.hubHost.c_str(),
+                                 static_cast<long long>(welcome_.hubPid))) +
+             " died or closed its connection";
+      isNew = noteFailure(mkErrorRemote, text);  // at once: who sees the hub gone must see why
+    }
     changed_.notify_all();
   }
-  if (anyHost && host < 0) return;  // they have left, and so may their process
-  setFailure(mkErrorRemote,
-             host >= 0 ? name(host) + " died or closed its connection"
-                       : format("the process that made the unique id (host %s, pid %lld) died or closed its connection",
-                                welcome_.hubHost.c_str(), static_cast<long long>(welcome_.hubPid)));
+  if (isNew && events_.onVerdict) call([&] { events_.onVerdict(mkErrorRemote, text); });
 }
 
 // The verdict on this rank's report if the hub cannot give one.
@@ -454,12 +474,18 @@ void RankBootstrap::checkOwnReport() {
 void RankBootstrap::setFailure(mkResult_t code, const std::string& text) {
   {
     const std::lock_guard lock(mutex_);
-    ownReport_.reset();
-    if (failure_.has_value() || departed_ || farewell_) return;
-    failure_.emplace(code, text);
-    changed_.notify_all();
+    if (!noteFailure(code, text)) return;
   }
   if (events_.onVerdict) call([&] { events_.onVerdict(code, text); });
+}
+
+// With mutex_ held.  False if there is one already, or none is wanted any more.
+bool RankBootstrap::noteFailure(mkResult_t code, const std::string& text) {
+  ownReport_.reset();
+  if (failure_.has_value() || departed_ || farewell_) return false;
+  failure_.emplace(code, text);
+  changed_.notify_all();
+  return true;
 }
 
 }  // namespace

@@ -97,6 +97,9 @@ class Bootstrap {
   // rank) on every rank.
   virtual void agree(mkResult_t mine, const std::string& text, const std::string& what) = 0;
 
+  // Throws what the next collective call would throw at once; for a rank that waits for another one by other means.
+  virtual void check(const std::string& what) = 0;
+
   // The newest operation this rank has launched: goes with its collective calls, so that the hub knows a rank in one of them
   // from a rank that is late.  Any thread.
   virtual void noteLaunched(uint64_t epoch) = 0;

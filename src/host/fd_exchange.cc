@@ -13,11 +13,12 @@
 #include <cstring>
 #include <mutex>
 
+#include "host/socket.h"
+
 namespace mk {
 
 namespace {
 
-using Clock = std::chrono::steady_clock;
 using Token = std::array<uint8_t, 16>;
 
 // What a rank tells the others: where it listens.  The token keeps strangers out.
@@ -93,7 +94,10 @@ void give(const Offer& to, int fd, int rank) {
 // One connection: false for a stranger or a broken message, which is dropped.
 bool take(int listener, const Token& token, int* rank, UniqueFd* fd) {
   const UniqueFd socket(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-  if (!socket) return false;
+  if (!socket) {
+    if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNABORTED) return false;
+    failErrno(errno, "cannot accept a peer's descriptor");
+  }
   // A friend sends right after it has connected, but may lose the processor in between.
   Greeting greeting = {};
   iovec data{&greeting, sizeof(greeting)};
@@ -113,7 +117,10 @@ bool take(int listener, const Token& token, int* rank, UniqueFd* fd) {
     std::memcpy(&raw, CMSG_DATA(h), sizeof(int));
     got = UniqueFd(raw);
   }
-  if (n != static_cast<ssize_t>(sizeof(greeting)) || greeting.token != token || !got) return false;
+  if (n != static_cast<ssize_t>(sizeof(greeting)) || greeting.token != token) return false;
+  if (!got && (message.msg_flags & MSG_CTRUNC) != 0)
+    fail(mkErrorSystem, "no free descriptor here for the one that rank %d has passed", greeting.rank);
+  if (!got) return false;
   *rank = greeting.rank;
   *fd = std::move(got);
   return true;
@@ -122,10 +129,9 @@ bool take(int listener, const Token& token, int* rank, UniqueFd* fd) {
 }  // namespace
 
 uint64_t processToken() {
-  static std::mutex mutex;
   static pid_t owner = 0;
   static uint64_t token = 0;
-  const std::lock_guard lock(mutex);
+  const std::lock_guard lock(forkMutex());
   if (owner != getpid()) {
     if (getrandom(&token, sizeof(token), 0) != static_cast<ssize_t>(sizeof(token))) failErrno(errno, "no random bytes");
     owner = getpid();
@@ -186,7 +192,10 @@ std::vector<UniqueFd> exchangeFds(Bootstrap& bootstrap, int rank, const std::vec
         fail(mkErrorTimeout, "%zu of %zu processes of this node have not passed their descriptor", missing,
              others.size());
       }
-      if ((ready.revents & POLLIN) == 0) continue;
+      if ((ready.revents & POLLIN) == 0) {
+        bootstrap.check(what);  // or it would wait for one that has given up
+        continue;
+      }
       int from = -1;
       UniqueFd got;
       if (!take(listener.get(), mine.token, &from, &got)) continue;
@@ -195,6 +204,7 @@ std::vector<UniqueFd> exchangeFds(Bootstrap& bootstrap, int rank, const std::vec
         if (p->rank == from && !place) {
           place = std::move(got);
           --missing;
+          break;
         }
       }
     }

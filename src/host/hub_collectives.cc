@@ -30,12 +30,7 @@ bool HubCollectives::contribute(int rank, Contribution c) {
     open.parts.resize(static_cast<size_t>(line_->nranks()));
   }
   open.arrived.emplace(rank, c.launched);
-  if (open.failed.has_value()) {
-    line_->send(rank, WireWriter(Message::collected)
-                          .u64(c.sequence)
-                          .u32(static_cast<uint32_t>(open.failed->code))
-                          .text(open.failed->text, maxTextBytes)
-                          .done());
+  if (open.failed.has_value()) {  // it has been told
     if (open.arrived.size() == next_.size()) open_.erase(entry);
     return true;
   }
@@ -81,7 +76,7 @@ HubCollectives::Failure HubCollectives::agreeFailure(const Open& open) const {
           format("%s failed on %s: %s", open.what.c_str(), line_->name(rank).c_str(), failure.text.c_str())};
 }
 
-// Answers those that have come; the others are answered when they come.
+// Answers all, also those that have not come yet: they may be waiting for one of the others by other means.
 void HubCollectives::failWith(Entry entry, Failure failure) {
   Open& open = entry->second;
   const FrameBytes frame = WireWriter(Message::collected)
@@ -89,7 +84,7 @@ void HubCollectives::failWith(Entry entry, Failure failure) {
                                .u32(static_cast<uint32_t>(failure.code))
                                .text(failure.text, maxTextBytes)
                                .done();
-  for (const auto& [rank, launched] : open.arrived) line_->send(rank, frame);
+  for (int rank = 0; rank < line_->nranks(); ++rank) line_->send(rank, frame);
   open.failed = std::move(failure);
   open.parts.clear();
   open.failures.clear();

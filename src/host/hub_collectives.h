@@ -41,7 +41,7 @@ class HubCollectives {
 
  private:
   struct Failure {
-    mkResult_t code;
+    mkResult_t code = mkSuccess;
     std::string text;
   };
   struct Open {
@@ -52,7 +52,7 @@ class HubCollectives {
     std::map<int, uint64_t> arrived;  // with the epoch of their newest operation
     std::vector<FrameBytes> parts;
     std::map<int, Failure> failures;  // of an agree, by rank
-    std::optional<Failure> failed;    // answered with this; waiting for the ranks that have not come yet
+    std::optional<Failure> failed;    // all have been told this; waiting for the ranks that have not come yet
   };
   using Entry = std::map<uint64_t, Open>::iterator;
   void answer(Entry entry);
