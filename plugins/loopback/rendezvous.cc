@@ -39,6 +39,8 @@ class Rendezvous {
       acceptAll();
       hearStrangers();
       if (!waitingToConnect && complete()) return;
+      for (const Peer& peer : peers_)
+        if (!peer.self && peer.out.open() && !peer.in.open()) requireAlive(peer);
       const auto now = Clock::now();
       if (now >= deadline) fail(mkErrorTimeout, "%s", missing().c_str());
       sleep(std::min<Clock::duration>(deadline - now, waitingToConnect ? 1ms : 50ms));
@@ -80,6 +82,14 @@ class Rendezvous {
     peer.out = Connection(std::move(fd));
     peer.out.send(hello, peer.inbox->fd());
     return true;
+  }
+
+  // Of a peer that has not connected yet: it must still be there to do so.
+  static void requireAlive(const Peer& peer) {
+    char byte = 0;
+    const ssize_t got = recv(peer.out.fd(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EWOULDBLOCK && errno != EINTR))
+      fail(mkErrorRemote, "%s has closed its endpoint or died", peer.name().c_str());
   }
 
   void acceptAll() {
