@@ -42,7 +42,7 @@ std::vector<std::vector<uint8_t>> RankBootstrap::collective(Contribution c, cons
   c.timeoutMs = static_cast<uint32_t>(timeoutMs_);
   c.launched = launched_.load(std::memory_order_relaxed);
   c.what = what;
-  running_.emplace();
+  running_ = RunningCall{};
   running_->sequence = c.sequence;
   if (c.kind == Contribution::allgather) running_->parts.resize(welcome_.peers.size());
   post(encode(c));

@@ -19,7 +19,7 @@ std::span<const uint8_t> bytesOf(const T& value) {
 }
 template <class T>
 T valueOf(const std::vector<uint8_t>& bytes, int rank) {
-  T value;
+  T value = {};
   if (bytes.size() != sizeof(T))
     fail(mkErrorInternal, "rank %d sent %zu bytes where %zu were due", rank, bytes.size(), sizeof(T));
   std::memcpy(&value, bytes.data(), sizeof(T));

@@ -34,7 +34,8 @@ struct GemmArOperands {
   float alpha = 1, beta = 0;
 };
 
-// What the kernel is launched with.
+// What the kernel is launched with.  A kernel parameter: no initialisers, the launch zeroes it.
+// NOLINTNEXTLINE(cppcoreguidelines-pro-type-member-init)
 struct GemmArParams {
   CUtensorMap a, b, c;
   CUtensorMap peerC[kMaxLocals];  // by local rank, in boxes of 16 rows

@@ -95,7 +95,7 @@ std::string loadGemmAr(GemmArDevice* device) {
       cudaError_t e = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize,
                                            static_cast<int>(entry.sharedBytes));
       if (e != cudaSuccess) return failed("setting a kernel's shared memory", e);
-      cudaFuncAttributes attributes;  // asking for them loads the kernel
+      cudaFuncAttributes attributes = {};  // asking for them loads the kernel
       e = cudaFuncGetAttributes(&attributes, kernel);
       if (e != cudaSuccess) return failed("loading a kernel", e);
       cudaLaunchConfig_t config = {};
