@@ -48,7 +48,7 @@ inline constexpr size_t maxHelloBytes = maxSettingsBytes + 4 * maxNameBytes;
 inline constexpr size_t maxRankMessageBytes = maxGatherBytes + 2 * maxTextBytes;
 size_t maxHubMessageBytes(int nranks);
 // The hub gives up a little before the ranks' own deadlines, so that all get its one text instead of each its own.
-inline int64_t hubShareOfTimeout(uint32_t timeoutMs) { return timeoutMs - std::min<int64_t>(timeoutMs / 10, 200); }
+inline int64_t hubShareOfTimeout(uint32_t timeoutMs) { return timeoutMs - std::min<int64_t>(timeoutMs / 5, 1000); }
 
 class WireWriter {
  public:

@@ -178,8 +178,8 @@ TEST_CASE("a rank that breaks the protocol is dropped like a dead one", "[bootst
   const auto id = test::localId();
   RawRank raw(id);
   raw.send(mk::encode(raw.hello(1, 3)));
-  std::vector<std::unique_ptr<mk::Bootstrap>> ranks(2);
   std::vector<test::Recorder> recorders(2);
+  std::vector<std::unique_ptr<mk::Bootstrap>> ranks(2);
   test::inThreads(2, [&](int i, Outcome&) {
     ranks[static_cast<size_t>(i)] =
         mk::Bootstrap::join(id, identity(2 * i, 3), 5000, recorders[static_cast<size_t>(i)].events());
