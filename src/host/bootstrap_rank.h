@@ -139,7 +139,6 @@ class RankBootstrap final : public Bootstrap {
   void hubEnded(const std::string& how);
   void checkOwnReport();
   void setFailure(mkResult_t code, const std::string& text);
-  bool noteFailure(mkResult_t code, const std::string& text);
   void flushOutbox();
   // An event that throws must not cost the messages that follow.
   template <typename Event>

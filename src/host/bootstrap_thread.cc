@@ -169,12 +169,9 @@ void RankBootstrap::hubEnded(const std::string& how) {
   MK_INFO(bootstrap, "the hub's connection: %s", how.c_str());
   socket_.reset();
   int host = -1;  // the lowest rank of the hub's process that has not left
-  bool anyHost = false, isNew = false;
-  std::string text;
+  bool anyHost = false;
   {
     const std::lock_guard lock(mutex_);
-    hubGone_ = true;
-    outbox_.clear();
     for (int rank = nranks() - 1; rank >= 0; --rank) {
       const auto i = static_cast<size_t>(rank);
       if (!welcome_.inHubProcess[i]) continue;
@@ -182,16 +179,17 @@ void RankBootstrap::hubEnded(const std::string& how) {
       if (!leaving_[i] && !gone_[i]) host = rank;
       gone_[i] = true;  // with its process: nothing holds this rank's memory there
     }
-    if (!anyHost || host >= 0) {  // else they have left, and so may their process
-      text = (host >= 0 ? name(host)
-                        : format("the process that made the unique id (host %s, pid %lld)", welcome_.hubHost.c_str(),
-                                 static_cast<long long>(welcome_.hubPid))) +
-             " died or closed its connection";
-      isNew = noteFailure(mkErrorRemote, text);  // at once: who sees the hub gone must see why
-    }
-    changed_.notify_all();
   }
-  if (isNew && events_.onVerdict) call([&] { events_.onVerdict(mkErrorRemote, text); });
+  // First, because who sees the hub gone must see why.  Where its ranks have left, so may their process.
+  if (!anyHost || host >= 0)
+    setFailure(mkErrorRemote, (host >= 0 ? name(host)
+                                         : format("the process that made the unique id (host %s, pid %lld)",
+                                                  welcome_.hubHost.c_str(), static_cast<long long>(welcome_.hubPid))) +
+                                  " died or closed its connection");
+  const std::lock_guard lock(mutex_);
+  hubGone_ = true;
+  outbox_.clear();
+  changed_.notify_all();
 }
 
 // The verdict on this rank's report if the hub cannot give one.
@@ -223,18 +221,14 @@ void RankBootstrap::checkOwnReport() {
 void RankBootstrap::setFailure(mkResult_t code, const std::string& text) {
   {
     const std::lock_guard lock(mutex_);
-    if (!noteFailure(code, text)) return;
+    ownReport_.reset();
+    if (failure_.has_value() || departed_ || farewell_) return;
   }
+  // First, so that who hears of it from a call that has failed finds it in the communicator too.
   if (events_.onVerdict) call([&] { events_.onVerdict(code, text); });
-}
-
-// With mutex_ held.  False if there is one already, or none is wanted any more.
-bool RankBootstrap::noteFailure(mkResult_t code, const std::string& text) {
-  ownReport_.reset();
-  if (failure_.has_value() || departed_ || farewell_) return false;
+  const std::lock_guard lock(mutex_);
   failure_.emplace(code, text);
   changed_.notify_all();
-  return true;
 }
 
 }  // namespace mk
