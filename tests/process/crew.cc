@@ -422,7 +422,7 @@ std::string Crew::story() const {
             (ranks_[r].ended ? ", status " + std::to_string(ranks_[r].status) : ", running") + "\n" +
             readFile(directory_.path() + "/report." + n);
     const std::string output = readFile(directory_.path() + "/output." + n);
-    text += output.size() > 4000 ? "... " + output.substr(output.size() - 4000) : output;
+    text += output.size() > 12000 ? output.substr(0, 6000) + "\n...\n" + output.substr(output.size() - 6000) : output;
   }
   return text;
 }

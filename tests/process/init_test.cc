@@ -170,7 +170,8 @@ MK_ROLE(descriptors) {
 }
 
 TEST_CASE("one rank runs out of descriptors at any step") {
-  if (test::kThreadSanitizer) MK_SKIP_TEST("ThreadSanitizer needs descriptors of its own");
+  // UBSan opens a pipe to see whether an object's memory can be read, and calls it invalid where it gets none.
+  if (!test::kPlain) MK_SKIP_TEST("sanitizers need descriptors of their own");
   const World world = GENERATE(World{2, 2}, World{1, 2});
   constexpr int kMost = 16;
   Crew crew("descriptors", world, {{"most", std::to_string(kMost)}});
