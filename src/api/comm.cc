@@ -4,6 +4,7 @@
 #include "api/guard.h"
 #include "host/bootstrap.h"
 #include "host/comm.h"
+#include "host/platform.h"
 
 namespace {
 
@@ -25,7 +26,11 @@ void initComm(mkComm_t* comm, int nranks, const mkUniqueId_t& id, int rank, cons
 
 template <class Body>
 mkResult_t onComm(const char* function, mkComm_t handle, Body&& body) {
-  return guarded(function, [&] { body(*Comm::find(handle)); });
+  return guarded(function, [&] {
+    const std::shared_ptr<Comm> comm = Comm::find(handle);
+    const BoundThread bound(comm->platform());
+    body(*comm);
+  });
 }
 
 }  // namespace
@@ -114,13 +119,19 @@ mkResult_t mkCommFinalize(mkComm_t comm) {
 
 mkResult_t mkCommDestroy(mkComm_t comm) {
   return guarded("mkCommDestroy", [&] {
-    Comm::find(comm)->requireDestroyable();
+    const std::shared_ptr<Comm> c = Comm::find(comm);
+    const BoundThread bound(c->platform());
+    c->requireDestroyable();
     Comm::retire(comm)->destroy();
   });
 }
 
 mkResult_t mkCommAbort(mkComm_t comm) {
-  return guarded("mkCommAbort", [&] { Comm::retire(comm)->abort(); });
+  return guarded("mkCommAbort", [&] {
+    const std::shared_ptr<Comm> c = Comm::retire(comm);
+    const BoundThread bound(c->platform());
+    c->abort();
+  });
 }
 
 mkResult_t mkCommReserve(mkComm_t comm, size_t bytes) {

@@ -6,6 +6,7 @@
 
 #include "api/guard.h"
 #include "host/comm_error.h"
+#include "host/cuda.h"
 #include "host/params.h"
 #include "host/transport.h"
 #include "mkernel.h"
@@ -49,11 +50,11 @@ mkResult_t mkGetBuildInfo(mkBuildInfo_t* info) {
   return guarded("mkGetBuildInfo", [&] {
     mkBuildInfo_t ours = {};
     ours.version = MK_VERSION_CODE;
-    ours.cudaVersion = 0;
+    ours.cudaVersion = static_cast<uint32_t>(mk::cuda::buildVersion());
     ours.revision = MK_REVISION;
     ours.compiler = MK_COMPILER;
-    ours.platforms = "cpu";
-    ours.cudaArchs = "";
+    ours.platforms = mk::cuda::buildVersion() != 0 ? "cpu,cuda" : "cpu";
+    ours.cudaArchs = mk::cuda::buildArchs();
     ours.transportAbiMajor = MK_TRANSPORT_ABI_MAJOR;
     ours.transportAbiMinor = MK_TRANSPORT_ABI_MINOR;
     mk::writeStruct(info, ours, "info");

@@ -29,6 +29,7 @@ extern "C" {
 mkResult_t mkGemmAllReduce(mkComm_t comm, const mkGemmAllReduceArgs_t* args, mkStream_t stream) {
   return guarded("mkGemmAllReduce", [&] {
     const std::shared_ptr<Comm> c = Comm::find(comm);
+    const BoundThread bound(c->platform());
     c->throwIfFailed();
     try {
       launchGemmAr(*c, prepare(*c, args), stream);
@@ -52,7 +53,7 @@ mkResult_t mkOpWorkspaceSize(mkComm_t comm, int op, const void* args, size_t* by
 
 mkResult_t mkTuneQuery(mkComm_t comm, int op, const void* args, mkTune_t* tune) {
   return guarded("mkTuneQuery",
-                 [&] { writeStruct(tune, describeTune(prepareAny(*Comm::find(comm), op, args).plan), "tune"); });
+                 [&] { writeStruct(tune, describeTune(prepareAny(*Comm::find(comm), op, args)), "tune"); });
 }
 
 mkResult_t mkCpuStreamCreate(mkStream_t* stream) {

@@ -85,12 +85,12 @@ std::string commLastError(mkComm_t handle) { return Comm::find(handle)->lastErro
 // ---- State -------------------------------------------------------------------------------------------------------
 
 int Comm::rankAt(int32_t node, int32_t local) const {
-  return rankOf_[static_cast<size_t>(node) * memory_.place.locals + static_cast<size_t>(local)];
+  return rankOf_[static_cast<size_t>(node) * place_.locals + static_cast<size_t>(local)];
 }
 
 int Comm::rankOf(const protocol::Why& why) const {
-  if (why.local >= 0) return rankAt(static_cast<int32_t>(memory_.place.node), why.local);
-  return why.node >= 0 ? rankAt(why.node, static_cast<int32_t>(memory_.place.local)) : -1;
+  if (why.local >= 0) return rankAt(static_cast<int32_t>(place_.node), why.local);
+  return why.node >= 0 ? rankAt(why.node, static_cast<int32_t>(place_.local)) : -1;
 }
 
 std::string Comm::stageText(const char* operation, uint64_t epoch, const protocol::Why& why) const {
@@ -106,17 +106,18 @@ std::string Comm::rankName(int rank) const {
 }
 
 void Comm::query(mkCommInfo_t* info) const {
-  const sched::Place& place = memory_.place;
+  const sched::Place& place = place_;
   info->nranks = nranks_;
   info->rank = rank_;
   info->nnodes = static_cast<int32_t>(place.nodes);
   info->node = static_cast<int32_t>(place.node);
   info->ranksPerNode = static_cast<int32_t>(place.locals);
   info->localRank = static_cast<int32_t>(place.local);
-  info->device = -1;
-  info->smCount = static_cast<int32_t>(settings_.agents);
+  info->device = platform_->device();
+  info->smCount = static_cast<int32_t>(platform_->smCount());
   info->heapBytes = workspace_;
-  info->nextEpoch = memory_.ownWord(OwnLayout::epoch).load(std::memory_order_acquire) + 1;
+  platform_->refresh(true);
+  info->nextEpoch = platform_->word(OwnLayout::epoch) + 1;
   info->platform = settings_.platform.c_str();
   info->transport = transportName_.c_str();
   if (proxy_ != nullptr) {
@@ -127,7 +128,10 @@ void Comm::query(mkCommInfo_t* info) const {
 }
 
 mkResult_t Comm::asyncError() const {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  // A launch has ended with a record: the verdict that all ranks share is on its way.
+  if (error_ == mkSuccess && (ownError_.code != mkSuccess || platform_->hasRecord()))
+    changed_.wait_for(lock, std::chrono::milliseconds(2 * kVerdictMs), [this] { return error_ != mkSuccess; });
   return error_;
 }
 std::string Comm::lastErrorText() const {
@@ -135,6 +139,7 @@ std::string Comm::lastErrorText() const {
   return errorText_;
 }
 void Comm::throwIfFailed() const {
+  if (asyncError() == mkSuccess) return;
   const std::lock_guard lock(mutex_);
   if (error_ != mkSuccess) throw Error(error_, errorText_);
 }
@@ -149,14 +154,14 @@ void Comm::setError(mkResult_t code, const std::string& text) {
     }
   }
   // Agents leave; also those of launches to come.  While the communicator is being set up there are none.
-  if (control_.load(std::memory_order_acquire) != nullptr)
-    memory_.ownWord(OwnLayout::revoked).store(1, std::memory_order_release);
+  if (control_.load(std::memory_order_acquire) != nullptr) platform_->revoke();
   changed_.notify_all();
 }
 
 // ---- Launches ----------------------------------------------------------------------------------------------------
 
 void Comm::launch(Operation operation, mkStream_t stream) {
+  if (platform_->asynchronous()) return launchAsync(operation, stream);
   std::shared_ptr<emu::Stream> queue;
   uint32_t refusals = 0;
   if (stream != nullptr) {
@@ -206,6 +211,39 @@ void Comm::launch(Operation operation, mkStream_t stream) {
   }
 }
 
+// The stream keeps the order; whether a launch has ended, and how, is seen by tick() and by whoever asks the platform.
+void Comm::launchAsync(const Operation& operation, mkStream_t stream) {
+  const bool captured = platform_->follow(stream);
+  uint32_t refusals = 0;
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_ != mkSuccess) throw Error(error_, errorText_);
+    if (departed_ >= 0) fail(mkErrorRemote, "%s has left the communicator", rankName(departed_).c_str());
+    if (pending_ > 0) fail(mkErrorInvalidUsage, "another thread is launching an operation of this communicator");
+    ++pending_;
+    runningName_ = operation.name;
+    if (argumentTexts_.size() > 4096) argumentTexts_.clear();  // of so many, whoever differs differs in the newest
+    argumentTexts_[operation.hash] = operation.text;
+    if (!captured) {
+      const auto refused = refusals_.find(++launched_);
+      refusals = refused != refusals_.end() ? refused->second : 0;
+      bootstrap_->noteLaunched(settings_.epochStart + launched_);
+    }
+  }
+  try {
+    static_cast<void>(operation.run(*platform_));
+  } catch (...) {
+    {
+      const std::lock_guard lock(mutex_);
+      if (!captured) bootstrap_->noteLaunched(settings_.epochStart + --launched_);
+    }
+    finishLaunch();
+    throw;
+  }
+  if (refusals > 0) bootstrap_->report(rejection(settings_.epochStart + launched_, refusals, {}));
+  finishLaunch();
+}
+
 void Comm::noteRejected(const char* operation, const std::string& text) {
   if (nranks_ == 1) return;
   uint64_t epoch = 0;
@@ -231,14 +269,14 @@ void Comm::runLaunch(const Operation& operation) {
   if (asyncError() != mkSuccess) return;
   {
     const std::lock_guard lock(mutex_);
-    runningSince_ = emu::nowNs();
+    runningSince_ = nowNs();
     runningName_ = operation.name;
     runningHash_ = operation.hash;
     runningText_ = operation.text;
   }
   FailRecord record;
   try {
-    record = operation.run(*this);
+    record = operation.run(*platform_);
   } catch (const std::exception& e) {
     record.kind = FailRecord::internal;
     MK_WARN(launch, "%s: %s", operation.name, e.what());
@@ -247,10 +285,14 @@ void Comm::runLaunch(const Operation& operation) {
     const std::lock_guard lock(mutex_);
     runningSince_ = 0;
   }
-  if (record.kind != FailRecord::none) reportRecord(operation, record);
+  if (record.kind == FailRecord::none) return;
+  const OwnError own = reportRecord(operation.name, operation.hash, record);
+  awaitVerdict(kVerdictMs);
+  setError(own.code, own.text);
 }
 
-void Comm::reportRecord(const Operation& operation, const FailRecord& record) {
+// Tells the hub, and returns the error this rank has if no verdict comes.
+Comm::OwnError Comm::reportRecord(const char* name, uint32_t hash, const FailRecord& record) {
   const int missing = rankOf(record.why);
   FailureReport report;
   report.stageOrder = static_cast<uint32_t>(record.why.stage);
@@ -265,32 +307,34 @@ void Comm::reportRecord(const Operation& operation, const FailRecord& record) {
     case FailRecord::timeout:
       code = mkErrorTimeout;
       report.kind = FailureReport::timeout;
-      report.text =
-          stageText(operation.name, record.epoch, record.why) + format(": no progress for %d ms", settings_.timeoutMs);
+      report.text = stageText(name, record.epoch, record.why) + format(": no progress for %d ms", settings_.timeoutMs);
       break;
     case FailRecord::mismatch:
       code = mkErrorInvalidUsage;
       report.kind = FailureReport::mismatch;
-      report.argumentHash = operation.hash;
+      report.argumentHash = hash;
       report.missingHash = sched::enteredHash(record.seen);
-      report.text =
-          format("%s, epoch %llu: the arguments of rank %d and rank %d differ", operation.name, epoch, rank_, missing);
+      report.text = format("%s, epoch %llu: the arguments of rank %d and rank %d differ", name, epoch, rank_, missing);
       break;
     default:
       report.kind = FailureReport::protocol;
       report.text =
           record.kind == FailRecord::internal
-              ? format("%s, epoch %llu: rank %d ran out of memory", operation.name, epoch, rank_)
-              : format("%s, epoch %llu, stage \"%s\": expected %llx, saw %llx", operation.name, epoch, stage,
+              ? format("%s, epoch %llu: rank %d ran out of memory", name, epoch, rank_)
+              : format("%s, epoch %llu, stage \"%s\": expected %llx, saw %llx", name, epoch, stage,
                        static_cast<unsigned long long>(record.expected), static_cast<unsigned long long>(record.seen));
   }
-  if (record.kind != FailRecord::revoked) bootstrap_->report(report);
-  awaitVerdict(kVerdictMs);
+  OwnError own;
+  own.at = nowNs();
   if (record.kind == FailRecord::revoked) {
-    setError(mkErrorRevoked, "the communicator has been revoked");
-  } else {
-    setError(code, report.text + (missing >= 0 ? ", waiting for " + rankName(missing) : std::string()));
+    own.code = mkErrorRevoked;
+    own.text = "the communicator has been revoked";
+    return own;
   }
+  bootstrap_->report(report);
+  own.code = code;
+  own.text = report.text + (missing >= 0 ? ", waiting for " + rankName(missing) : std::string());
+  return own;
 }
 
 void Comm::awaitVerdict(int timeoutMs) {
@@ -300,11 +344,21 @@ void Comm::awaitVerdict(int timeoutMs) {
 
 // ---- Ends --------------------------------------------------------------------------------------------------------
 
+// A launch has not ended.
+bool Comm::busy() const {
+  {
+    const std::lock_guard lock(mutex_);
+    if (pending_ > 0) return true;
+  }
+  return platform_->busy();
+}
+
 void Comm::requireQuiet(const char* what) const {
+  platform_->requireNoCapture(what);
+  if (!busy()) return;
   const std::lock_guard lock(mutex_);
-  if (pending_ > 0)
-    fail(mkErrorInvalidUsage,
-         "%s while %u operation(s) of this communicator are unfinished; synchronise the stream first", what, pending_);
+  fail(mkErrorInvalidUsage, "%s while %s of this communicator are unfinished; synchronise the stream first", what,
+       pending_ > 0 ? format("%u operation(s)", pending_).c_str() : "operations");
 }
 
 void Comm::requireDestroyable() const {
@@ -312,8 +366,15 @@ void Comm::requireDestroyable() const {
 }
 
 bool Comm::awaitIdle(Deadline deadline) {
-  std::unique_lock lock(mutex_);
-  return changed_.wait_until(lock, deadline, [this] { return pending_ == 0; });
+  {
+    std::unique_lock lock(mutex_);
+    if (!changed_.wait_until(lock, deadline, [this] { return pending_ == 0; })) return false;
+  }
+  while (platform_->busy()) {
+    if (std::chrono::steady_clock::now() > deadline) return false;
+    std::this_thread::sleep_for(std::chrono::microseconds(200));
+  }
+  return true;
 }
 
 bool Comm::awaitNetwork(Deadline deadline) const {

@@ -7,7 +7,6 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
-#include <cstdlib>
 #include <functional>
 #include <map>
 #include <memory>
@@ -15,12 +14,10 @@
 #include <string>
 #include <vector>
 
-#include "emu/gemm_ar.h"
-#include "emu/rank_memory.h"
 #include "host/bootstrap.h"
 #include "host/error.h"
 #include "host/heap.h"
-#include "host/memory.h"
+#include "host/platform.h"
 #include "host/proxy.h"
 #include "host/settings.h"
 #include "mkernel.h"
@@ -28,9 +25,9 @@
 struct mkWindow {
   uint64_t id = 0;  // by order of registration: the same on all ranks
   size_t bytes = 0;
-  std::unique_ptr<mk::Pinned> pinned;
-  std::vector<std::shared_ptr<mk::SharedMemory>> peers;  // mappings, by local rank
-  std::vector<char*> bases;                              // of the window, by local rank
+  std::shared_ptr<void> hold;            // of the caller's memory
+  std::vector<mk::WindowMapping> peers;  // by local rank; this rank's own is empty
+  std::vector<char*> bases;              // of the window, by local rank
 };
 
 namespace mk {
@@ -66,18 +63,19 @@ class Comm : public std::enable_shared_from_this<Comm> {
   const mkWindow* checkWindow(mkWindow* window) const;
 
   // What an operation needs at launch.
-  const sched::Place& place() const { return memory_.place; }
+  const sched::Place& place() const { return place_; }
   const Settings& settings() const { return settings_; }
   uint64_t workspace() const { return workspace_; }  // what all ranks have reserved
-  const emu::RankMemory& memory() const { return memory_; }
-  emu::Agents& agents() const { return *agents_; }
+  Platform& platform() const { return *platform_; }
+  Proxy* proxy() const { return proxy_.get(); }  // null with one node
 
-  // One launch: `run` does it and returns the record; `text` describes the arguments whose hash is `hash`.
+  // One launch: `run` does it, or starts it where the platform is asynchronous, and returns the record; `text` describes the
+  // arguments whose hash is `hash`.
   struct Operation {
     const char* name = "";
     uint32_t hash = 0;
     std::string text;
-    std::function<protocol::FailRecord(Comm&)> run;
+    std::function<protocol::FailRecord(Platform&)> run;
   };
   // In stream order.  With the NULL stream it runs here, and throws if it fails.
   void launch(Operation operation, mkStream_t stream);
@@ -93,8 +91,15 @@ class Comm : public std::enable_shared_from_this<Comm> {
   void together(const std::string& what, Step&& step);
 
   void setError(mkResult_t code, const std::string& text);
+  void launchAsync(const Operation& operation, mkStream_t stream);
   void runLaunch(const Operation& operation);
-  void reportRecord(const Operation& operation, const protocol::FailRecord& record);
+  struct OwnError {
+    mkResult_t code = mkSuccess;  // success: there is none
+    std::string text;
+    uint64_t at = 0;
+  };
+  OwnError reportRecord(const char* name, uint32_t hash, const protocol::FailRecord& record);
+  bool busy() const;
   void finishLaunch();
   void awaitVerdict(int timeoutMs);
   using Deadline = std::chrono::steady_clock::time_point;
@@ -105,6 +110,8 @@ class Comm : public std::enable_shared_from_this<Comm> {
   void requireNetworkSettled() const;
   void requireQuiet(const char* what) const;
   void tick();
+  void watchLaunches(Bootstrap* bootstrap, uint64_t now);
+  uint64_t timeoutNs() const { return static_cast<uint64_t>(settings_.timeoutMs) * 1'000'000u; }
   FailureReport waitingReport(uint64_t now);
   FailureReport stuckReport(uint64_t now);
   std::string stageText(const char* operation, uint64_t epoch, const protocol::Why& why) const;
@@ -122,15 +129,10 @@ class Comm : public std::enable_shared_from_this<Comm> {
   std::string transportName_;
 
   // In order of construction; destroyed from the last to the first.
-  struct Free {
-    void operator()(void* p) const { std::free(p); }
-  };
-  std::unique_ptr<uint64_t, Free> own_;  // OwnLayout's words, then the operations' counters; pages come when touched
-  std::vector<mkCommand_t> ring_;
-  emu::RankMemory memory_;
+  std::unique_ptr<Platform> platform_;
+  sched::Place place_;
   std::unique_ptr<Heap> heap_;
-  std::atomic<uint64_t> workspace_{0};  // the same on all ranks, also where a heap has more after a failed growth
-  std::unique_ptr<emu::Agents> agents_;
+  std::atomic<uint64_t> workspace_{0};
   std::map<uint64_t, std::unique_ptr<mkWindow>> windows_;
   uint64_t nextWindow_ = 1;
   std::vector<int> rankOf_;  // by node * locals + local
@@ -140,12 +142,15 @@ class Comm : public std::enable_shared_from_this<Comm> {
   mutable std::condition_variable changed_;
   mkResult_t error_ = mkSuccess;  // the first asynchronous one
   std::string errorText_;
-  uint32_t pending_ = 0;  // launches not finished
+  uint32_t pending_ = 0;  // launches not finished; of an asynchronous platform: calls that are launching
   mkStream_t pendingStream_ = nullptr;
-  uint64_t launched_ = 0;  // operations put on a stream; the epoch of the next is one more
+  std::map<uint32_t, std::string> argumentTexts_;  // of an asynchronous platform: of the newest launches, by hash
+  OwnError ownError_;                              // likewise: what this rank's agents said, until the verdict comes
+  uint64_t launched_ = 0;  // operations put on a stream, or replayed in graphs; the epoch of the next is one more
   std::map<uint64_t, uint32_t>
       refusals_;                  // how often this rank refused an operation not yet over, by number as launched_
   uint64_t runningSince_ = 0;     // clock when the running launch began; 0: none
+  uint64_t runningAfter_ = 0;     // of an asynchronous platform: the epoch before it
   const char* runningName_ = "";  // of the newest launch that has begun; hash and text of its arguments
   uint32_t runningHash_ = 0;
   std::string runningText_;

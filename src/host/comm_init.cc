@@ -48,7 +48,7 @@ void Comm::together(const std::string& what, Step&& step) {
 }
 
 Comm::Comm(int nranks, int rank, const Settings& settings)
-    : settings_(settings), nranks_(nranks), rank_(rank), pid_(getpid()) {}
+    : settings_(settings), nranks_(nranks), rank_(rank), pid_(getpid()), platform_(Platform::make(settings)) {}
 
 Comm::~Comm() {
   // Its thread calls back into members that go first.  Only where setting up has failed is it not stopped already.
@@ -57,6 +57,7 @@ Comm::~Comm() {
 
 std::shared_ptr<Comm> Comm::init(int nranks, int rank, const mkUniqueId_t& id, const Settings& settings) {
   std::shared_ptr<Comm> comm(new Comm(nranks, rank, settings));
+  const BoundThread bound(*comm->platform_);
   comm->setUp(id);
   return comm;
 }
@@ -67,6 +68,7 @@ void Comm::setUp(const mkUniqueId_t& id) {
   identity.rank = rank_;
   identity.nranks = nranks_;
   identity.hostId = settings_.hostId;
+  identity.deviceId = platform_->deviceId();
   identity.settings = settings_.agreed();
   BootstrapEvents events;
   events.onVerdict = [this](mkResult_t code, const std::string& text) { setError(code, text); };
@@ -76,7 +78,7 @@ void Comm::setUp(const mkUniqueId_t& id) {
   bootstrap_ = Bootstrap::join(id, identity, settings_.initTimeoutMs, std::move(events));
 
   const PeerInfo& me = bootstrap_->peers()[static_cast<size_t>(rank_)];
-  sched::Place place;
+  sched::Place& place = place_;
   place.nodes = static_cast<uint32_t>(bootstrap_->nodes());
   place.locals = static_cast<uint32_t>(bootstrap_->ranksPerNode());
   place.node = static_cast<uint32_t>(me.node);
@@ -86,33 +88,23 @@ void Comm::setUp(const mkUniqueId_t& id) {
     rankOf_[static_cast<size_t>(p.node) * place.locals + static_cast<size_t>(p.localRank)] = p.rank;
   if (place.nodes > 1024) fail(mkErrorNotSupported, "%u nodes; legal: up to 1024", place.nodes);
 
-  const uint64_t token = processToken();
-  const auto tokens = bootstrap_->allgather(bytesOf(token), "processes");
-  for (int r = 0; r < nranks_; ++r) processes_.push_back(valueOf<uint64_t>(tokens[static_cast<size_t>(r)], r));
+  struct Process {
+    uint64_t token;
+    uint32_t capacity, reserved;
+  };
+  const Process mine = {processToken(), platform_->capacity(), 0};
+  const auto all = bootstrap_->allgather(bytesOf(mine), "processes");
+  uint32_t capacity = mine.capacity;
+  for (int r = 0; r < nranks_; ++r) {
+    const auto theirs = valueOf<Process>(all[static_cast<size_t>(r)], r);
+    processes_.push_back(theirs.token);
+    capacity = std::min(capacity, theirs.capacity);
+  }
+  platform_->setCapacity(capacity);
 
-  heap_ = std::make_unique<Heap>(*bootstrap_, rank_, place, settings_.heapMaxBytes, settings_.epochStart, processes_,
-                                 settings_.initTimeoutMs);
-  together("private memory", [&] {
-    using protocol::OwnLayout;
-    const uint64_t words = OwnLayout::firstCounter(place.locals, place.nodes) + sched::kMaxSlots;
-    own_.reset(static_cast<uint64_t*>(std::calloc(words, sizeof(uint64_t))));
-    if (own_ == nullptr) throw std::bad_alloc();
-    own_.get()[OwnLayout::epoch] = settings_.epochStart;
-    own_.get()[OwnLayout::donePublished] = settings_.epochStart;
-    own_.get()[OwnLayout::enteredNewest] = settings_.epochStart;
-    ring_.resize(settings_.ringSlots);
-    // Room for whatever split an operation is given.
-    agents_ = std::make_unique<emu::Agents>(settings_.agents + 4);
-    memory_.rank = rank_;
-    memory_.place = place;
-    memory_.heapLayout = heap_->layout();
-    memory_.controlLayout = heap_->control();
-    for (uint32_t l = 0; l < place.locals; ++l) memory_.heaps.push_back(heap_->base(l));
-    memory_.own = own_.get();
-    memory_.ring = ring_.data();
-    memory_.ringSlots = settings_.ringSlots;
-    memory_.timeoutNs = static_cast<uint64_t>(settings_.timeoutMs) * 1'000'000u;
-  });
+  heap_ = std::make_unique<Heap>(*bootstrap_, *platform_, rank_, place, settings_.heapMaxBytes, settings_.epochStart,
+                                 processes_, settings_.initTimeoutMs);
+  together("private memory", [&] { platform_->setUp(rank_, place, *heap_, settings_); });
   if (place.nodes > 1) setUpNetwork();
   growTo(settings_.heapBytes);
   if (proxy_ != nullptr) {
@@ -127,7 +119,7 @@ void Comm::setUp(const mkUniqueId_t& id) {
 }
 
 void Comm::setUpNetwork() {
-  const sched::Place& place = memory_.place;
+  const sched::Place& place = place_;
   std::shared_ptr<Transport> transport;
   together("loading the transport", [&] {
     transport = acquireTransport(settings_.transport);
@@ -135,13 +127,7 @@ void Comm::setUpNetwork() {
     if (transport->properties.contract == MK_CONTRACT_COMPLETION && transport->properties.immediateBits < 32)
       fail(mkErrorTransport, "transport %s carries %u immediate bits; 32 are needed", transport->name.c_str(),
            transport->properties.immediateBits);
-    ProxyShared shared;
-    shared.ring = ring_.data();
-    shared.ringSlots = settings_.ringSlots;
-    shared.credits = own_.get() + protocol::OwnLayout::credits;
-    shared.completions = own_.get() + protocol::OwnLayout::completions;
-    shared.enteredNewest = own_.get() + protocol::OwnLayout::enteredNewest;
-    proxy_ = std::make_unique<Proxy>(transport, 0, place.node, place.nodes, *heap_, shared);
+    proxy_ = std::make_unique<Proxy>(transport, 0, place.node, place.nodes, *heap_, *platform_, settings_.epochStart);
   });
   // Both ends must speak the same contract.
   std::string mine(transportName_);
@@ -169,10 +155,9 @@ void Comm::setUpNetwork() {
 }
 
 void Comm::growTo(uint64_t workspace) {
-  together("reserving the heap", [&] { heap_->back(workspace); });
-  together("mapping the peers' heaps", [&] { heap_->openPeers(workspace); });
+  heap_->grow(*bootstrap_, workspace);
   if (proxy_ != nullptr) {
-    const sched::Place& place = memory_.place;
+    const sched::Place& place = place_;
     // The endpoint is this thread's meanwhile: a verdict must not close it (tick).
     struct Endpoint {
       Comm& comm;
@@ -208,8 +193,7 @@ void Comm::growTo(uint64_t workspace) {
       throw;
     }
   }
-  // Not the heap's own: where growing has failed before on another rank, that is more than the others have.
-  workspace_ = std::max<uint64_t>(workspace_, sched::alignUp(workspace, sched::kWorkspaceUnit));
+  workspace_ = heap_->workspace();
 }
 
 void Comm::reserve(size_t bytes) {
@@ -226,9 +210,8 @@ void Comm::reserve(size_t bytes) {
 }
 
 void Comm::finalize() {
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait(lock, [this] { return pending_ == 0; });
+  platform_->requireNoCapture("mkCommFinalize");
+  while (!awaitIdle(after(1000)) && asyncError() == mkSuccess) {
   }
   throwIfFailed();
   together("mkCommFinalize", [this] { requireNetworkSettled(); });
@@ -236,44 +219,44 @@ void Comm::finalize() {
 
 mkWindow* Comm::registerWindow(void* ptr, size_t bytes) {
   throwIfFailed();
-  const sched::Place& place = memory_.place;
+  const sched::Place& place = place_;
   auto window = std::make_unique<mkWindow>();
-  struct Claim {
-    uint64_t segment, offset, bytes, segmentBytes;
-  } mine = {};
+  WindowExport mine;
+  std::vector<uint8_t> claim(sizeof(uint64_t));  // the size, then the platform's
   together("window", [&] {
     requireQuiet("mkCommWindowRegister");
-    window->pinned = std::make_unique<Pinned>(ptr, bytes);
-    mine = {window->pinned->segment(), window->pinned->offset(), bytes, window->pinned->memory()->bytes()};
+    mine = platform_->exportWindow(ptr, bytes);
+    window->hold = mine.hold;
+    const uint64_t size = bytes;
+    std::memcpy(claim.data(), &size, sizeof(size));
+    claim.insert(claim.end(), mine.claim.begin(), mine.claim.end());
   });
-  const auto all = bootstrap_->allgather(bytesOf(mine), "window: sizes");
+  const auto all = bootstrap_->allgather(claim, "window: sizes");
   together("window: comparing sizes", [&] {
     for (int r = 0; r < nranks_; ++r) {
-      const auto theirs = valueOf<Claim>(all[static_cast<size_t>(r)], r);
-      if (theirs.bytes != mine.bytes)
-        fail(mkErrorInvalidUsage, "window sizes differ: %llu bytes on rank %d, %llu on rank %d",
-             static_cast<unsigned long long>(mine.bytes), rank_, static_cast<unsigned long long>(theirs.bytes), r);
+      const std::vector<uint8_t>& theirs = all[static_cast<size_t>(r)];
+      uint64_t size = 0;
+      if (theirs.size() < sizeof(size)) fail(mkErrorInternal, "rank %d sent a claim of %zu bytes", r, theirs.size());
+      std::memcpy(&size, theirs.data(), sizeof(size));
+      if (size != bytes)
+        fail(mkErrorInvalidUsage, "window sizes differ: %zu bytes on rank %d, %llu on rank %d", bytes, rank_,
+             static_cast<unsigned long long>(size), r);
     }
   });
-  std::vector<UniqueFd> fds =
-      exchangeFds(*bootstrap_, rank_, processes_, window->pinned->memory()->fd(), settings_.initTimeoutMs, "window");
+  std::vector<std::vector<UniqueFd>> fds = exchangeFds(*bootstrap_, rank_, processes_, mine.fds,
+                                                       !platform_->sharesMappings(), settings_.initTimeoutMs, "window");
   together("window: mapping peers", [&] {
     window->peers.resize(place.locals);
     window->bases.resize(place.locals);
     for (uint32_t l = 0; l < place.locals; ++l) {
-      const int r = rankAt(static_cast<int32_t>(place.node), static_cast<int32_t>(l));
-      const auto theirs = valueOf<Claim>(all[static_cast<size_t>(r)], r);
-      std::shared_ptr<SharedMemory>& memory = window->peers[l];
       if (l == place.local) {
-        memory = window->pinned->memory();
-      } else if (fds[l]) {
-        memory = SharedMemory::attach(std::move(fds[l]), theirs.segmentBytes, "a peer's window");
-        memory->open(0, theirs.segmentBytes);
-      } else {
-        memory = findSegment(theirs.segment);
-        if (memory == nullptr) fail(mkErrorInternal, "the window of rank %d, a thread of this process, is gone", r);
+        window->bases[l] = static_cast<char*>(ptr);
+        continue;
       }
-      window->bases[l] = memory->base() + theirs.offset;
+      const auto r = static_cast<size_t>(rankAt(static_cast<int32_t>(place.node), static_cast<int32_t>(l)));
+      window->peers[l] = platform_->importWindow({all[r].begin() + sizeof(uint64_t), all[r].end()}, std::move(fds[l]),
+                                                 processes_[r] == processToken());
+      window->bases[l] = window->peers[l].base;
     }
     window->bytes = bytes;
   });

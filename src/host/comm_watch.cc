@@ -16,20 +16,24 @@ constexpr uint64_t kNetworkGraceNs = 700'000'000;
 // How long a launch makes no progress before the hub is told for whom it waits, and how often again.
 constexpr uint64_t kWaitingNs = 1'000'000'000;
 constexpr uint64_t kWaitingAgainNs = 500'000'000;
+// How long a rank whose launch has failed waits for the verdict that all ranks share.
+constexpr uint64_t kVerdictNs = 6'000'000'000;
 
 }  // namespace
 
 std::string Comm::argumentText(uint32_t hash) {
   // Whoever compares has seen this rank enter that very operation, which cannot have ended.
   const std::lock_guard lock(mutex_);
-  return hash == runningHash_ ? runningText_ : std::string();
+  if (hash == runningHash_) return runningText_;
+  const auto found = argumentTexts_.find(hash);
+  return found != argumentTexts_.end() ? found->second : std::string();
 }
 
 void Comm::onNetworkFailure(int node, const std::string& text) {
   const std::lock_guard lock(mutex_);
   networkFailure_ = text;
   networkFailureNode_ = node;
-  networkFailureAt_ = emu::nowNs();
+  networkFailureAt_ = nowNs();
 }
 
 void Comm::onLeaving(int rank) {
@@ -37,13 +41,12 @@ void Comm::onLeaving(int rank) {
   leaving_.push_back(rank);
   if (departed_ < 0) {
     departed_ = rank;
-    departedAt_ = emu::nowNs();
+    departedAt_ = nowNs();
   }
 }
 
 bool Comm::networkSettled() const {
-  return proxy_ == nullptr || memory_.ownWord(OwnLayout::completions).load(std::memory_order_acquire) >=
-                                  memory_.ownWord(OwnLayout::ringTail).load(std::memory_order_acquire);
+  return proxy_ == nullptr || platform_->completions() >= platform_->word(OwnLayout::ringTail);
 }
 
 // With mutex_ held.  For whom the running launch waits, if it makes no progress.  There is no deadline while ranks have not
@@ -51,17 +54,17 @@ bool Comm::networkSettled() const {
 // those that wait from the one that they wait for.
 FailureReport Comm::waitingReport(uint64_t now) {
   FailureReport report;
-  const uint64_t quiet = std::min<uint64_t>(kWaitingNs, memory_.timeoutNs / 2);
-  const emu::WaitBoard& waits = agents_->waits;
+  const uint64_t quiet = std::min<uint64_t>(kWaitingNs, timeoutNs() / 2);
   if (runningSince_ == 0 || error_ != mkSuccess || now - waitingAt_ < std::min(quiet, kWaitingAgainNs)) return report;
-  const uint64_t last = std::max(waits.lastProgress(), runningSince_);
+  const LaunchView view = platform_->view(now);
+  const uint64_t last = std::max(view.progressAt, runningSince_);
   // Agents that do not even poll stand still themselves.
-  if (now < last + quiet || now > waits.lastPoll() + quiet) return report;
-  const protocol::Why why = waits.root();
+  if (now < last + quiet || now > view.polledAt + quiet) return report;
+  const protocol::Why& why = view.waits;
   if (why.stage == protocol::Stage::none) return report;
   waitingAt_ = now;
   report.kind = FailureReport::waiting;
-  report.epoch = memory_.ownWord(OwnLayout::epoch).load(std::memory_order_acquire) + 1;
+  report.epoch = platform_->word(OwnLayout::epoch) + 1;
   report.stageOrder = static_cast<uint32_t>(why.stage);
   report.missingRank = rankOf(why);
   const auto refused = refusals_.find(report.epoch - settings_.epochStart);
@@ -73,17 +76,15 @@ FailureReport Comm::waitingReport(uint64_t now) {
 // With mutex_ held.  The words by which ranks enter travel as network writes, and no deadline of the agents covers those.
 FailureReport Comm::stuckReport(uint64_t now) {
   FailureReport report;
-  const uint64_t completed = memory_.ownWord(OwnLayout::completions).load(std::memory_order_acquire);
+  const uint64_t completed = platform_->completions();
   if (networkSettled() || completed != completions_ || runningSince_ == 0 || error_ != mkSuccess ||
       completionsAt_ == 0) {
     completions_ = completed;
     completionsAt_ = now;
     return report;
   }
-  const uint64_t epoch = memory_.ownWord(OwnLayout::epoch).load(std::memory_order_acquire) + 1;
-  if (now - completionsAt_ <= memory_.timeoutNs ||
-      memory_.ownWord(OwnLayout::allEntered).load(std::memory_order_acquire) == epoch)
-    return report;
+  const uint64_t epoch = platform_->word(OwnLayout::epoch) + 1;
+  if (now - completionsAt_ <= timeoutNs() || platform_->word(OwnLayout::allEntered) == epoch) return report;
   completionsAt_ = now;
   protocol::Why why;
   why.stage = protocol::Stage::completion;
@@ -97,30 +98,80 @@ FailureReport Comm::stuckReport(uint64_t now) {
   return report;
 }
 
+// Of an asynchronous platform: sees launches begin, end and fail, which no thread of the host waits for.
+void Comm::watchLaunches(Bootstrap* bootstrap, uint64_t now) {
+  try {
+    platform_->refresh(false);
+  } catch (const Error& e) {
+    setError(e.code(), e.what());
+    return;
+  }
+  OwnError own;
+  {
+    const std::lock_guard lock(mutex_);
+    const uint64_t epoch = platform_->word(OwnLayout::epoch);
+    if (!platform_->running()) {
+      runningSince_ = 0;
+    } else if (runningSince_ == 0 || epoch != runningAfter_) {
+      runningSince_ = now;
+      runningAfter_ = epoch;
+    }
+    // Graphs launch without this rank's host: it learns from the epoch.
+    if (epoch > settings_.epochStart + launched_) {
+      launched_ = epoch - settings_.epochStart;
+      bootstrap->noteLaunched(epoch);
+      refusals_.erase(refusals_.begin(), refusals_.upper_bound(launched_));
+    }
+    if (ownError_.code != mkSuccess && now - ownError_.at > kVerdictNs) own = ownError_;
+  }
+  if (own.code != mkSuccess) setError(own.code, own.text);
+  if (!platform_->hasRecord()) return;
+  const protocol::FailRecord record = platform_->record();
+  const char* name = "";
+  {
+    const std::lock_guard lock(mutex_);
+    if (error_ != mkSuccess || ownError_.code != mkSuccess) return;
+    name = runningName_;
+  }
+  own = reportRecord(name, sched::enteredHash(record.expected), record);
+  const std::lock_guard lock(mutex_);
+  ownError_ = own;
+}
+
 void Comm::tick() {
   Bootstrap* bootstrap = control_.load(std::memory_order_acquire);
   if (bootstrap == nullptr) return;
+  const BoundThread bound(*platform_);
+  if (platform_->asynchronous()) watchLaunches(bootstrap, nowNs());
+  bool failed = false, awaited = false;
+  {
+    const std::lock_guard lock(mutex_);
+    failed = error_ != mkSuccess;
+    awaited = !leaving_.empty();
+  }
+  // From then on no launch begins.  Where nothing depends on it, the platform is not asked.
+  const bool idle = (failed || awaited) && !busy();
   FailureReport report, waiting, stuck;
   std::vector<int> free;
   bool stopProxy = false;
   std::string late;
   {
     const std::lock_guard lock(mutex_);
-    const uint64_t now = emu::nowNs();
+    const uint64_t now = nowNs();
     if (!networkFailure_.empty() && error_ == mkSuccess && now - networkFailureAt_ > kNetworkGraceNs) {
       report.kind = FailureReport::transport;
       report.missingRank =
-          networkFailureNode_ >= 0 ? rankAt(networkFailureNode_, static_cast<int32_t>(memory_.place.local)) : -1;
+          networkFailureNode_ >= 0 ? rankAt(networkFailureNode_, static_cast<int32_t>(place_.local)) : -1;
       report.text = std::exchange(networkFailure_, {});
     }
     waiting = waitingReport(now);
     stuck = stuckReport(now);
     // A launch that the departed rank took part in ends by itself within moments; one that it will never enter does not.  Half
     // of the time for which it waits, so that it hears that its memory has been let go of.
-    if (departed_ >= 0 && error_ == mkSuccess && pending_ > 0 &&
+    if (departed_ >= 0 && error_ == mkSuccess && awaited && !idle &&
         now - departedAt_ > static_cast<uint64_t>(settings_.teardownTimeoutMs) * 500'000u)
       late = rankName(departed_) + " has left the communicator while an operation here waits for it";
-    stopProxy = error_ != mkSuccess && pending_ == 0 && !growing_ && !stopped_;
+    stopProxy = failed && idle && !growing_ && !stopped_;
   }
   for (const FailureReport* r : {&report, &waiting, &stuck})
     if (!r->text.empty()) bootstrap->report(*r);
@@ -134,7 +185,7 @@ void Comm::tick() {
     const std::lock_guard lock(mutex_);
     // Whoever waits for its memory gets it once nothing here can write to it: after a failure when agents have left and the
     // endpoint is closed, else when the launches have ended and their network writes have completed.
-    if (error_ != mkSuccess ? stopped_ : pending_ == 0 && networkSettled()) free = std::exchange(leaving_, {});
+    if (error_ != mkSuccess ? stopped_ : awaited && idle && networkSettled()) free = std::exchange(leaving_, {});
   }
   for (const int rank : free) bootstrap->letGo(rank);
 }

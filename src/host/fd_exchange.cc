@@ -25,10 +25,11 @@ using Token = std::array<uint8_t, 16>;
 struct Offer {
   Token name, token;
 };
-// What travels beside a descriptor: the receiver's token, and who sends.
+// What travels beside the descriptors: the receiver's token, who sends, and how many.
 struct Greeting {
   Token token;
   int32_t rank;
+  uint32_t count;
 };
 
 constexpr int kFriendMs = 10'000;
@@ -69,30 +70,33 @@ UniqueFd listenAt(const Token& name, int backlog) {
   return fd;
 }
 
-void give(const Offer& to, int fd, int rank) {
+void give(const Offer& to, const std::vector<int>& fds, int rank) {
   const UniqueFd socket = unixSocket(0);
   const UnixAddress at(to.name);
   if (again([&] { return connect(socket.get(), at.get(), at.length); }) != 0)
     failErrno(errno, "cannot reach a peer of this node over a Unix socket (do the ranks share a network namespace?)");
-  Greeting greeting{to.token, rank};
+  Greeting greeting{to.token, rank, static_cast<uint32_t>(fds.size())};
   iovec data{&greeting, sizeof(greeting)};
-  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+  alignas(cmsghdr) char space[CMSG_SPACE(kMaxFds * sizeof(int))] = {};
   msghdr message = {};
   message.msg_iov = &data;
   message.msg_iovlen = 1;
-  message.msg_control = space;
-  message.msg_controllen = sizeof(space);
-  cmsghdr* header = CMSG_FIRSTHDR(&message);
-  header->cmsg_level = SOL_SOCKET;
-  header->cmsg_type = SCM_RIGHTS;
-  header->cmsg_len = CMSG_LEN(sizeof(int));
-  std::memcpy(CMSG_DATA(header), &fd, sizeof(int));
+  if (!fds.empty()) {
+    const size_t bytes = fds.size() * sizeof(int);
+    message.msg_control = space;
+    message.msg_controllen = CMSG_SPACE(bytes);
+    cmsghdr* header = CMSG_FIRSTHDR(&message);
+    header->cmsg_level = SOL_SOCKET;
+    header->cmsg_type = SCM_RIGHTS;
+    header->cmsg_len = CMSG_LEN(bytes);
+    std::memcpy(CMSG_DATA(header), fds.data(), bytes);
+  }
   if (again([&] { return sendmsg(socket.get(), &message, MSG_NOSIGNAL); }) != static_cast<ssize_t>(sizeof(greeting)))
     failErrno(errno, "cannot pass a descriptor to a peer of this node");
 }
 
 // One connection: false for a stranger or a broken message, which is dropped.
-bool take(int listener, const Token& token, int* rank, UniqueFd* fd) {
+bool take(int listener, const Token& token, int* rank, std::vector<UniqueFd>* fds) {
   const UniqueFd socket(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
   if (!socket) {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNABORTED) return false;
@@ -101,7 +105,7 @@ bool take(int listener, const Token& token, int* rank, UniqueFd* fd) {
   // A friend sends right after it has connected, but may lose the processor in between.
   Greeting greeting = {};
   iovec data{&greeting, sizeof(greeting)};
-  alignas(cmsghdr) char space[CMSG_SPACE(sizeof(int))] = {};
+  alignas(cmsghdr) char space[CMSG_SPACE(kMaxFds * sizeof(int))] = {};
   msghdr message = {};
   message.msg_iov = &data;
   message.msg_iovlen = 1;
@@ -110,19 +114,21 @@ bool take(int listener, const Token& token, int* rank, UniqueFd* fd) {
   pollfd ready{socket.get(), POLLIN, 0};
   if (again([&] { return poll(&ready, 1, kFriendMs); }) != 1) return false;
   const ssize_t n = recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  UniqueFd got;
+  std::vector<UniqueFd> got;
   for (cmsghdr* h = CMSG_FIRSTHDR(&message); h != nullptr; h = CMSG_NXTHDR(&message, h)) {
-    if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS || h->cmsg_len != CMSG_LEN(sizeof(int))) continue;
-    int raw = -1;
-    std::memcpy(&raw, CMSG_DATA(h), sizeof(int));
-    got = UniqueFd(raw);
+    if (h->cmsg_level != SOL_SOCKET || h->cmsg_type != SCM_RIGHTS || h->cmsg_len < CMSG_LEN(0)) continue;
+    for (size_t at = 0; at + sizeof(int) <= h->cmsg_len - CMSG_LEN(0); at += sizeof(int)) {
+      int raw = -1;
+      std::memcpy(&raw, CMSG_DATA(h) + at, sizeof(int));
+      got.emplace_back(raw);
+    }
   }
   if (n != static_cast<ssize_t>(sizeof(greeting)) || greeting.token != token) return false;
-  if (!got && (message.msg_flags & MSG_CTRUNC) != 0)
-    fail(mkErrorSystem, "no free descriptor here for the one that rank %d has passed", greeting.rank);
-  if (!got) return false;
+  if (got.size() != greeting.count && (message.msg_flags & MSG_CTRUNC) != 0)
+    fail(mkErrorSystem, "no free descriptor here for the %u that rank %d has passed", greeting.count, greeting.rank);
+  if (got.size() != greeting.count) return false;
   *rank = greeting.rank;
-  *fd = std::move(got);
+  *fds = std::move(got);
   return true;
 }
 
@@ -139,13 +145,15 @@ uint64_t processToken() {
   return token;
 }
 
-std::vector<UniqueFd> exchangeFds(Bootstrap& bootstrap, int rank, const std::vector<uint64_t>& processes, int fd,
-                                  int timeoutMs, const std::string& what) {
+std::vector<std::vector<UniqueFd>> exchangeFds(Bootstrap& bootstrap, int rank, const std::vector<uint64_t>& processes,
+                                               const std::vector<int>& fds, bool withinProcess, int timeoutMs,
+                                               const std::string& what) {
   const std::vector<PeerInfo>& peers = bootstrap.peers();
   const PeerInfo& me = peers[static_cast<size_t>(rank)];
-  std::vector<const PeerInfo*> others;  // processes of this node but mine
+  std::vector<const PeerInfo*> others;  // who give me theirs and get mine
   for (const PeerInfo& p : peers) {
-    if (p.node == me.node && p.rank != rank && processes[static_cast<size_t>(p.rank)] != processToken())
+    if (p.node == me.node && p.rank != rank &&
+        (withinProcess || processes[static_cast<size_t>(p.rank)] != processToken()))
       others.push_back(&p);
   }
 
@@ -165,6 +173,8 @@ std::vector<UniqueFd> exchangeFds(Bootstrap& bootstrap, int rank, const std::vec
   Offer mine = {};
   UniqueFd listener;
   attempt([&] {
+    if (fds.size() > kMaxFds)
+      fail(mkErrorNotSupported, "%s: %zu descriptors; legal: up to %zu", what.c_str(), fds.size(), kMaxFds);
     if (getrandom(&mine, sizeof(mine), 0) != static_cast<ssize_t>(sizeof(mine))) failErrno(errno, "no random bytes");
     if (!others.empty()) listener = listenAt(mine.name, static_cast<int>(others.size()) + 16);
   });
@@ -172,7 +182,7 @@ std::vector<UniqueFd> exchangeFds(Bootstrap& bootstrap, int rank, const std::vec
   const std::vector<std::vector<uint8_t>> offers =
       bootstrap.allgather(std::span(reinterpret_cast<const uint8_t*>(&mine), sizeof(mine)), what + ": addresses");
 
-  std::vector<UniqueFd> fds(static_cast<size_t>(bootstrap.ranksPerNode()));
+  std::vector<std::vector<UniqueFd>> all(static_cast<size_t>(bootstrap.ranksPerNode()));
   attempt([&] {
     for (const PeerInfo* p : others) {
       Offer to = {};
@@ -180,16 +190,16 @@ std::vector<UniqueFd> exchangeFds(Bootstrap& bootstrap, int rank, const std::vec
       if (bytes.size() != sizeof(to))
         fail(mkErrorInternal, "rank %d sent an address of %zu bytes", p->rank, bytes.size());
       std::memcpy(&to, bytes.data(), sizeof(to));
-      give(to, fd, rank);
+      give(to, fds, rank);
     }
     const auto deadline = Clock::now() + std::chrono::milliseconds(timeoutMs);
-    size_t missing = others.size();
-    while (missing > 0) {
+    std::vector<const PeerInfo*> missing = others;
+    while (!missing.empty()) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();
       pollfd ready{listener.get(), POLLIN, 0};
       if (left <= 0 || poll(&ready, 1, static_cast<int>(std::min<int64_t>(left, 100))) < 0) {
         if (left > 0 && errno == EINTR) continue;
-        fail(mkErrorTimeout, "%zu of %zu processes of this node have not passed their descriptor", missing,
+        fail(mkErrorTimeout, "%zu of %zu ranks of this node have not passed their descriptors", missing.size(),
              others.size());
       }
       if ((ready.revents & POLLIN) == 0) {
@@ -197,20 +207,17 @@ std::vector<UniqueFd> exchangeFds(Bootstrap& bootstrap, int rank, const std::vec
         continue;
       }
       int from = -1;
-      UniqueFd got;
+      std::vector<UniqueFd> got;
       if (!take(listener.get(), mine.token, &from, &got)) continue;
-      for (const PeerInfo* p : others) {
-        UniqueFd& place = fds[static_cast<size_t>(p->localRank)];
-        if (p->rank == from && !place) {
-          place = std::move(got);
-          --missing;
-          break;
-        }
-      }
+      const auto sender =
+          std::find_if(missing.begin(), missing.end(), [&](const PeerInfo* p) { return p->rank == from; });
+      if (sender == missing.end()) continue;
+      all[static_cast<size_t>((*sender)->localRank)] = std::move(got);
+      missing.erase(sender);
     }
   });
   bootstrap.agree(result, text, what + ": passing descriptors");
-  return fds;
+  return all;
 }
 
 }  // namespace mk

@@ -10,11 +10,15 @@
 
 namespace mk {
 
-// Collective over the whole communicator: every rank gives a descriptor to each other process of its node and gets theirs.
-// The result is by local rank; empty for this rank and for ranks of this process.  `processes`: processToken() of every rank.
-// Throws on every rank if one fails.
-std::vector<UniqueFd> exchangeFds(Bootstrap& bootstrap, int rank, const std::vector<uint64_t>& processes, int fd,
-                                  int timeoutMs, const std::string& what);
+// Most descriptors of one rank in one exchange: what the kernel passes in one message.
+constexpr size_t kMaxFds = 253;
+
+// Collective over the whole communicator: every rank gives its descriptors to each other process of its node, or, with
+// withinProcess, to each other rank, and gets theirs.  Numbers may differ.  The result is by local rank; empty for this rank, and for ranks of
+// this process unless withinProcess.  `processes`: processToken() of every rank.  Throws on every rank if one fails.
+std::vector<std::vector<UniqueFd>> exchangeFds(Bootstrap& bootstrap, int rank, const std::vector<uint64_t>& processes,
+                                               const std::vector<int>& fds, bool withinProcess, int timeoutMs,
+                                               const std::string& what);
 
 // A random number that tells this process from any other, also from others with its process id (containers) and from its
 // forked children.

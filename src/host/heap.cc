@@ -1,6 +1,5 @@
 #include "host/heap.h"
 
-#include <atomic>
 #include <cstring>
 
 #include "host/error.h"
@@ -29,96 +28,124 @@ struct Announcement {
   uint64_t segment = 0;
 };
 
-}  // namespace
+// The control part's words before the first operation: as if the one before had ended everywhere.
+std::vector<uint64_t> firstWords(const sched::ControlLayout& control, uint64_t epochStart) {
+  std::vector<uint64_t> words(control.bytes() / sizeof(uint64_t));
+  const auto set = [&](uint64_t offset, uint64_t value) { words[offset / sizeof(uint64_t)] = value; };
+  for (uint32_t l = 0; l < control.locals; ++l) {
+    set(control.doneLocal(l), epochStart);
+    set(control.consumedLocal(l), epochStart);
+    set(control.railEntered(l), epochStart);
+    // Compared by the epoch's low half: a word of zeros would be that of epoch 2^32.
+    for (const uint64_t e : {epochStart, epochStart - 1})
+      set(control.enteredLocal(static_cast<uint32_t>(e & 1), l), sched::enteredWord(e, 0));
+  }
+  for (uint32_t n = 0; n < control.nodes; ++n) {
+    for (uint32_t slot = 0; slot < sched::kControlSlots; ++slot) set(control.arrival(slot, n), epochStart);
+  }
+  return words;
+}
 
-Heap::Heap(Bootstrap& bootstrap, int rank, const sched::Place& place, uint64_t maxWorkspace, uint64_t epochStart,
-           const std::vector<uint64_t>& processes, int timeoutMs)
-    : local_(place.local) {
-  control_.nodes = place.nodes;
-  control_.locals = place.locals;
-  layout_.controlBytes = control_.bytes();
-  layout_.maxWorkspace = sched::alignUp(maxWorkspace, sched::kWorkspaceUnit);
-  memories_.resize(place.locals);
-
-  Announcement mine;
+// Runs a step that can fail on one rank alone, and throws on every rank if it has.
+template <class Step>
+void agreed(Bootstrap& bootstrap, const char* what, Step&& step) {
   mkResult_t result = mkSuccess;
   std::string text;
   try {
-    memories_[local_] = SharedMemory::create("mkernel-heap", layout_.totalBytes());
-    memories_[local_]->back(0, layout_.controlBytes);
-    mine.segment = registerSegment(memories_[local_]);
-    // As if the operation before the first had ended everywhere.
-    const auto set = [&](uint64_t offset, uint64_t value) {
-      std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(memories_[local_]->base() + offset)).store(value);
-    };
-    for (uint32_t l = 0; l < place.locals; ++l) {
-      set(control_.doneLocal(l), epochStart);
-      set(control_.consumedLocal(l), epochStart);
-      set(control_.railEntered(l), epochStart);
-      // Compared by the epoch's low half: a word of zeros would be that of epoch 2^32.
-      for (const uint64_t e : {epochStart, epochStart - 1})
-        set(control_.enteredLocal(static_cast<uint32_t>(e & 1), l), sched::enteredWord(e, 0));
-    }
-    for (uint32_t n = 0; n < place.nodes; ++n) {
-      for (uint32_t slot = 0; slot < sched::kControlSlots; ++slot) set(control_.arrival(slot, n), epochStart);
-    }
+    step();
   } catch (const Error& e) {
     result = e.code();
     text = e.what();
+  } catch (const std::bad_alloc&) {
+    result = mkErrorSystem;
+    text = "out of memory";
   }
-  bootstrap.agree(result, text, "heap: memory");
+  bootstrap.agree(result, text, what);
+}
 
+}  // namespace
+
+Heap::Heap(Bootstrap& bootstrap, Platform& platform, int rank, const sched::Place& place, uint64_t maxWorkspace,
+           uint64_t epochStart, const std::vector<uint64_t>& processes, int timeoutMs)
+    : platform_(platform), rank_(rank), processes_(processes), timeoutMs_(timeoutMs), local_(place.local) {
+  control_.nodes = place.nodes;
+  control_.locals = place.locals;
+  layout_.controlBytes = sched::alignUp(control_.bytes(), platform.heapPage());
+  layout_.maxWorkspace = sched::alignUp(maxWorkspace, platform.workspaceUnit());
+  memories_.resize(place.locals);
+
+  Announcement mine;
+  agreed(bootstrap, "heap: memory", [&] {
+    memories_[local_] = platform.createHeap(layout_.totalBytes());
+    memories_[local_]->prepare(0, 0, layout_.controlBytes);
+    mine.segment = registerSegment(memories_[local_]);
+  });
   const std::vector<std::vector<uint8_t>> all =
       bootstrap.allgather(std::span(reinterpret_cast<const uint8_t*>(&mine), sizeof(mine)), "heap: segments");
-  std::vector<UniqueFd> fds = exchangeFds(bootstrap, rank, processes, memories_[local_]->fd(), timeoutMs, "heap");
-  try {
+  agreed(bootstrap, "heap: addresses", [&] {
     for (const PeerInfo& p : bootstrap.peers()) {
       if (p.node != static_cast<int>(place.node) || p.rank == rank) continue;
-      std::shared_ptr<SharedMemory>& memory = memories_[static_cast<size_t>(p.localRank)];
-      if (UniqueFd& fd = fds[static_cast<size_t>(p.localRank)]; fd) {
-        memory = SharedMemory::attach(std::move(fd), layout_.totalBytes(), "mkernel-heap of a peer");
-        memory->open(0, layout_.controlBytes);
-      } else {
+      std::shared_ptr<HeapMemory> owner;
+      if (platform.sharesMappings() && processes[static_cast<size_t>(p.rank)] == processToken()) {
         Announcement theirs;
         if (all[static_cast<size_t>(p.rank)].size() != sizeof(theirs))
           fail(mkErrorInternal, "heap announcement of rank %d", p.rank);
         std::memcpy(&theirs, all[static_cast<size_t>(p.rank)].data(), sizeof(theirs));
-        memory = findSegment(theirs.segment);
-        if (memory == nullptr) fail(mkErrorInternal, "the heap of rank %d, a thread of this process, is gone", p.rank);
+        owner = std::static_pointer_cast<HeapMemory>(findSegment(theirs.segment));
+        if (owner == nullptr) fail(mkErrorInternal, "the heap of rank %d, a thread of this process, is gone", p.rank);
+      }
+      memories_[static_cast<size_t>(p.localRank)] = platform.attachHeap(layout_.totalBytes(), owner);
+    }
+  });
+  exchange(bootstrap, 0, 0);
+  agreed(bootstrap, "heap: first words", [&] {
+    const std::vector<uint64_t> words = firstWords(control_, epochStart);
+    memories_[local_]->write(0, words.data(), words.size() * sizeof(uint64_t));
+  });
+}
+
+// Passes on what has been prepared here, prepares the peers' parts, and commits: part 0 only, or from part 1.
+void Heap::exchange(Bootstrap& bootstrap, uint32_t firstPart, uint64_t workspace) {
+  const std::vector<int> mine = memories_[local_]->descriptors();
+  std::vector<std::vector<UniqueFd>> theirs(memories_.size());
+  if (!mine.empty())  // as on every other rank
+    theirs = exchangeFds(bootstrap, rank_, processes_, mine, !platform_.sharesMappings(), timeoutMs_, "heap");
+  agreed(bootstrap, "heap: mapping peers", [&] {
+    for (uint32_t l = 0; l < memories_.size(); ++l) {
+      if (l == local_) continue;
+      memories_[l]->accept(std::move(theirs[l]));
+      for (uint32_t i = firstPart; i < (firstPart == 0 ? 1 : kParts); ++i) {
+        const Part p = partOf(layout_, workspace, i);
+        memories_[l]->prepare(i, p.offset, p.bytes);
       }
     }
-  } catch (const Error& e) {
-    result = e.code();
-    text = e.what();
-  }
-  bootstrap.agree(result, text, "heap: mapping peers");
+  });
+  agreed(bootstrap, "heap: mapping", [&] {
+    for (const auto& memory : memories_) memory->commit();
+  });
 }
 
-void Heap::back(uint64_t workspace) {
-  if (workspace > layout_.maxWorkspace)
-    fail(mkErrorInvalidArgument,
-         "a workspace of %llu bytes does not fit the address space kept for it, %llu bytes (MKERNEL_HEAP_MAX_BYTES)",
-         static_cast<unsigned long long>(workspace), static_cast<unsigned long long>(layout_.maxWorkspace));
-  const uint64_t target = sched::alignUp(workspace, sched::kWorkspaceUnit);
-  if (target <= workspace_) return;
-  for (uint32_t i = 1; i < kParts; ++i) {
-    const Part before = partOf(layout_, workspace_, i);
-    const Part after = partOf(layout_, target, i);
-    memories_[local_]->back(before.offset + before.bytes, after.bytes - before.bytes);
+void Heap::grow(Bootstrap& bootstrap, uint64_t workspace) {
+  if (workspace <= workspace_) return;
+  const uint64_t target = workspace <= layout_.maxWorkspace ? sched::alignUp(workspace, platform_.workspaceUnit()) : 0;
+  try {
+    agreed(bootstrap, "reserving the heap", [&] {
+      if (target == 0)
+        fail(
+            mkErrorInvalidArgument,
+            "a workspace of %llu bytes does not fit the address space kept for it, %llu bytes (MKERNEL_HEAP_MAX_BYTES)",
+            static_cast<unsigned long long>(workspace), static_cast<unsigned long long>(layout_.maxWorkspace));
+      for (uint32_t i = 1; i < kParts; ++i) {
+        const Part p = partOf(layout_, target, i);
+        memories_[local_]->prepare(i, p.offset, p.bytes);
+      }
+    });
+    exchange(bootstrap, 1, target);
+  } catch (...) {
+    for (const auto& memory : memories_) memory->discard();
+    throw;
   }
   workspace_ = target;
-}
-
-void Heap::openPeers(uint64_t workspace) {
-  const uint64_t target = sched::alignUp(workspace, sched::kWorkspaceUnit);
-  for (uint32_t l = 0; l < memories_.size(); ++l) {
-    // A peer in this process has opened the shared mapping itself.
-    if (l == local_ || memories_[l]->created()) continue;
-    for (uint32_t i = 1; i < kParts; ++i) {
-      const Part p = partOf(layout_, target, i);
-      memories_[l]->open(p.offset, p.bytes);
-    }
-  }
 }
 
 Heap::Part Heap::part(uint32_t index) const { return partOf(layout_, workspace_, index); }

@@ -1,4 +1,4 @@
-// The symmetric heap of a rank and its mappings of the node's other heaps: sched/heap_layout.h over shared memory.
+// The symmetric heap of a rank and its mappings of the node's other heaps: sched/heap_layout.h over a platform's memory.
 #pragma once
 
 #include <cstdint>
@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "host/bootstrap.h"
-#include "host/shared_memory.h"
+#include "host/platform.h"
 #include "sched/common.h"
 #include "sched/heap_layout.h"
 
@@ -15,20 +15,17 @@ namespace mk {
 class Heap {
  public:
   // Collective.  Backs the control part only; epochs start after `epochStart`.
-  Heap(Bootstrap& bootstrap, int rank, const sched::Place& place, uint64_t maxWorkspace, uint64_t epochStart,
-       const std::vector<uint64_t>& processes, int timeoutMs);
+  Heap(Bootstrap& bootstrap, Platform& platform, int rank, const sched::Place& place, uint64_t maxWorkspace,
+       uint64_t epochStart, const std::vector<uint64_t>& processes, int timeoutMs);
 
-  // Local part of growing: takes the memory, or throws and changes nothing.  No operation may be in flight.
-  void back(uint64_t workspace);
-  // After all ranks have: opens the new parts of peers' heaps.
-  void openPeers(uint64_t workspace);
+  // Collective; no operation may be in flight.  Grows to at least `workspace`, or throws on every rank and changes nothing.
+  void grow(Bootstrap& bootstrap, uint64_t workspace);
 
   const sched::HeapLayout& layout() const { return layout_; }
   const sched::ControlLayout& control() const { return control_; }
   uint64_t workspace() const { return workspace_; }
   uint32_t localRank() const { return local_; }
   char* base(uint32_t local) const { return memories_[local]->base(); }
-  int fd() const { return memories_[local_]->fd(); }
 
   // The backed parts: control, flags of either bank, data of either bank.
   struct Part {
@@ -36,13 +33,22 @@ class Heap {
   };
   static constexpr uint32_t kParts = 5;
   Part part(uint32_t index) const;
+  // What a transport is told of one.
+  uint32_t memoryKind() const { return platform_.memoryKind(); }
+  int descriptor(uint32_t index, uint64_t* offset) const { return memories_[local_]->descriptor(index, offset); }
 
  private:
+  void exchange(Bootstrap& bootstrap, uint32_t firstPart, uint64_t workspace);
+
+  Platform& platform_;
+  const int rank_;
+  const std::vector<uint64_t> processes_;
+  const int timeoutMs_;
   sched::HeapLayout layout_;
   sched::ControlLayout control_;
   uint32_t local_ = 0;
   uint64_t workspace_ = 0;
-  std::vector<std::shared_ptr<SharedMemory>> memories_;  // by local rank
+  std::vector<std::shared_ptr<HeapMemory>> memories_;  // by local rank
 };
 
 }  // namespace mk

@@ -24,7 +24,7 @@ struct Allocation {
 
 // Guarded by forkMutex, so that a forked child finds it whole.
 struct Register {
-  std::map<uint64_t, std::weak_ptr<SharedMemory>> segments;
+  std::map<uint64_t, std::weak_ptr<void>> segments;
   uint64_t nextSegment = 1;
   std::map<char*, Allocation> allocations;
   pid_t owner = getpid();
@@ -53,7 +53,7 @@ std::map<char*, Allocation>::iterator find(Register& r, char* ptr) {
 
 }  // namespace
 
-uint64_t registerSegment(const std::shared_ptr<SharedMemory>& memory) {
+uint64_t registerSegment(const std::shared_ptr<void>& memory) {
   const std::lock_guard lock(forkMutex());
   Register& r = state();
   std::erase_if(r.segments, [](const auto& entry) { return entry.second.expired(); });
@@ -62,16 +62,14 @@ uint64_t registerSegment(const std::shared_ptr<SharedMemory>& memory) {
   return id;
 }
 
-std::shared_ptr<SharedMemory> findSegment(uint64_t id) {
+std::shared_ptr<void> findSegment(uint64_t id) {
   const std::lock_guard lock(forkMutex());
   Register& r = state();
   const auto it = r.segments.find(id);
   return it == r.segments.end() ? nullptr : it->second.lock();
 }
 
-void* allocate(size_t bytes) {
-  if (bytes == 0) fail(mkErrorInvalidArgument, "bytes is 0; legal: 1 or more");
-  if (bytes > (size_t{1} << 46)) fail(mkErrorInvalidArgument, "bytes is %zu; legal: up to 2^46", bytes);
+void* allocateShared(size_t bytes) {
   const uint64_t whole = sched::alignUp(bytes, sched::kHeapPage);
   std::shared_ptr<SharedMemory> memory = SharedMemory::create("mkernel-memory", whole);
   memory->back(0, whole);
@@ -83,17 +81,17 @@ void* allocate(size_t bytes) {
   return base;
 }
 
-void release(void* ptr) {
-  if (ptr == nullptr) return;
+bool releaseShared(void* ptr) {
   std::shared_ptr<SharedMemory> memory;  // unmapped after the lock
   const std::lock_guard lock(forkMutex());
   Register& r = state();
   const auto it = r.allocations.find(static_cast<char*>(ptr));
-  if (it == r.allocations.end()) fail(mkErrorInvalidArgument, "ptr %p is not the start of memory from mkMemAlloc", ptr);
+  if (it == r.allocations.end()) return false;
   if (it->second.windows != 0)
     fail(mkErrorInvalidUsage, "memory %p is covered by %u window(s): deregister them first", ptr, it->second.windows);
   memory = std::move(it->second.memory);
   r.allocations.erase(it);
+  return true;
 }
 
 Pinned::Pinned(void* ptr, size_t bytes) {

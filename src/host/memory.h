@@ -1,5 +1,5 @@
-// mkMemAlloc's memory, and the register of shared segments of this process, by which ranks that are threads of one process
-// find each other's memory without mapping it a second time.
+// mkMemAlloc's memory on the CPU platform, and the register of shared segments of this process, by which ranks that are threads
+// of one process find each other's memory without mapping it a second time.
 #pragma once
 
 #include <cstddef>
@@ -11,13 +11,13 @@
 namespace mk {
 
 // A number for a segment, unique in this process for its lifetime; registers it weakly.
-uint64_t registerSegment(const std::shared_ptr<SharedMemory>& memory);
+uint64_t registerSegment(const std::shared_ptr<void>& memory);
 // The segment of that number in this process, or null.
-std::shared_ptr<SharedMemory> findSegment(uint64_t id);
+std::shared_ptr<void> findSegment(uint64_t id);
 
-void* allocate(size_t bytes);
-// Throws mkErrorInvalidArgument if ptr is not the start of an allocation, mkErrorInvalidUsage if a window covers it.
-void release(void* ptr);
+void* allocateShared(size_t bytes);
+// False: ptr is not the start of such an allocation.  Throws mkErrorInvalidUsage if a window covers it.
+bool releaseShared(void* ptr);
 
 // An allocation that a window covers; it cannot be released before this is destroyed.
 class Pinned {

@@ -12,6 +12,7 @@ namespace {
 constexpr int64_t kMostDim = (int64_t{1} << 31) - 1;
 // So that no extent and no place in a workspace overflows 64 bits, whatever the tiles and the world.
 constexpr uint64_t kMostExtent = uint64_t{1} << 60;  // elements of a matrix, gaps between rows included
+constexpr uint32_t kMostTile = 256;                  // rows or columns of a tile
 constexpr uint64_t kMostResult = uint64_t{1} << 44;  // elements of the result, in whole tiles of the largest shape
 
 const char* typeName(uint32_t dtype) {
@@ -31,9 +32,6 @@ const char* typeName(uint32_t dtype) {
   }
 }
 uint64_t typeSize(uint32_t dtype) { return dtype == mkFloat32 ? 4 : 2; }
-emu::Type engineType(uint32_t dtype) {
-  return dtype == mkFloat32 ? emu::Type::f32 : dtype == mkFloat16 ? emu::Type::f16 : emu::Type::bf16;
-}
 long long ll(int64_t v) { return static_cast<long long>(v); }
 
 // A matrix argument after all checks of its own.
@@ -135,12 +133,12 @@ sched::GemmArChoice readChoice(const Comm& comm, const mkTune_t* tune) {
       fail(mkErrorInvalidArgument, "tune.%s is %u; legal: 0 (automatic), or %u to %u in steps of %u", field, value,
            least, most, step);
   };
-  within("tileM", tune->tileM, 16, emu::kMaxTileM, 16);
-  within("tileN", tune->tileN, 16, emu::kMaxTileN, 16);
+  within("tileM", tune->tileM, 16, kMostTile, 16);
+  within("tileN", tune->tileN, 16, kMostTile, 16);
   within("chunkTiles", tune->chunkTiles, 1, sched::kMaxChunkTiles, 1);
   within("exchange", tune->exchange, MK_EXCHANGE_SWAP, MK_EXCHANGE_HOME, 1);
-  within("computeAgents", tune->computeAgents, 1, comm.settings().agents, 1);
-  within("receiveAgents", tune->receiveAgents, 1, comm.settings().agents, 1);
+  within("computeAgents", tune->computeAgents, 1, comm.platform().smCount(), 1);
+  within("receiveAgents", tune->receiveAgents, 1, comm.platform().smCount(), 1);
   if (tune->reserved0 != 0) fail(mkErrorVersion, "tune.reserved0 is %u; legal: 0", tune->reserved0);
   c.tileM = tune->tileM;
   c.tileN = tune->tileN;
@@ -155,7 +153,7 @@ sched::GemmArChoice readChoice(const Comm& comm, const mkTune_t* tune) {
 
 GemmArCall prepareGemmAr(const Comm& comm, const mkGemmAllReduceArgs_t& args, const mkTune_t* tune) {
   GemmArCall call;
-  emu::GemmArOperands& op = call.operands;
+  GemmArOperands& op = call.operands;
 
   requireType(args.a.dtype, "a", {mkBfloat16, mkFloat16});
   requireType(args.b.dtype, "b", {args.a.dtype});
@@ -166,11 +164,11 @@ GemmArCall prepareGemmAr(const Comm& comm, const mkGemmAllReduceArgs_t& args, co
   if (args.bLayout > MK_LAYOUT_NK)
     fail(mkErrorInvalidArgument, "bLayout is %u; legal: 0, MK_LAYOUT_KN (1), MK_LAYOUT_NK (2)", args.bLayout);
   op.bTransposed = args.bLayout == MK_LAYOUT_NK;
-  if (sched::alignUp(static_cast<uint64_t>(c.rows), emu::kMaxTileM) *
-          sched::alignUp(static_cast<uint64_t>(c.cols), emu::kMaxTileN) >
+  if (sched::alignUp(static_cast<uint64_t>(c.rows), kMostTile) *
+          sched::alignUp(static_cast<uint64_t>(c.cols), kMostTile) >
       kMostResult)
     fail(mkErrorInvalidArgument, "c.dims are %lld x %lld; legal: up to 2^44 elements in tiles of %u x %u", ll(c.rows),
-         ll(c.cols), emu::kMaxTileM, emu::kMaxTileN);
+         ll(c.cols), kMostTile, kMostTile);
   requireDim("a", 0, a.rows, "c.dims[0], M", c.rows);
   requireDim("b", op.bTransposed ? 0 : 1, op.bTransposed ? b.rows : b.cols, "c.dims[1], N", c.cols);
   requireDim("b", op.bTransposed ? 1 : 0, op.bTransposed ? b.cols : b.rows, "a.dims[1], K of this rank", a.cols);
@@ -185,7 +183,7 @@ GemmArCall prepareGemmAr(const Comm& comm, const mkGemmAllReduceArgs_t& args, co
     Matrix m;
     locate(comm, args.bias, "bias", static_cast<uint64_t>(c.cols) * typeSize(args.bias.dtype), &m);
     op.bias = m.data;
-    op.biasType = engineType(args.bias.dtype);
+    op.biasType = args.bias.dtype;
   }
   if (args.activation > MK_ACTIVATION_SILU)
     fail(mkErrorInvalidArgument, "activation is %u; legal: 0 to %u (MK_ACTIVATION_...)", args.activation,
@@ -206,9 +204,9 @@ GemmArCall prepareGemmAr(const Comm& comm, const mkGemmAllReduceArgs_t& args, co
            args.wireDtypePlus1, args.c.dtype + 1, mkFloat32 + 1u);
   }
 
-  op.in = engineType(args.a.dtype);
-  op.out = engineType(args.c.dtype);
-  op.wire = engineType(wire);
+  op.in = args.a.dtype;
+  op.out = args.c.dtype;
+  op.wire = wire;
   op.k = static_cast<uint64_t>(a.cols);
   op.a = a.data;
   op.aStride = a.stride;
@@ -229,10 +227,7 @@ GemmArCall prepareGemmAr(const Comm& comm, const mkGemmAllReduceArgs_t& args, co
   shape.wireBytes = static_cast<uint32_t>(typeSize(wire));
   shape.staged = c.window == nullptr;
   shape.place = comm.place();
-  call.plan = sched::planGemmAr(shape, readChoice(comm, tune), comm.settings().agents);
-  if (call.plan.roles.total() > comm.agents().pool.maxAgents())
-    fail(mkErrorInvalidArgument, "tune asks for %u agents in all; legal: up to %u", call.plan.roles.total(),
-         comm.agents().pool.maxAgents());
+  comm.platform().planGemmAr(shape, readChoice(comm, tune), &call);
 
   const bool windowed = c.window != nullptr;
   call.hash = call.plan.hash()
@@ -263,7 +258,8 @@ GemmArCall prepareGemmAr(const Comm& comm, const mkGemmAllReduceArgs_t& args, co
   return call;
 }
 
-mkTune_t describeTune(const sched::GemmArPlan& plan) {
+mkTune_t describeTune(const GemmArCall& call) {
+  const sched::GemmArPlan& plan = call.plan;
   mkTune_t t = {};
   t.tileM = plan.grid.tileM;
   t.tileN = plan.grid.tileN;
@@ -271,7 +267,7 @@ mkTune_t describeTune(const sched::GemmArPlan& plan) {
   t.exchange = static_cast<uint32_t>(plan.rail.exchange);
   t.computeAgents = plan.roles.compute;
   t.receiveAgents = plan.roles.receive;
-  t.minSMs = plan.roles.minimum();
+  t.minSMs = call.minSMs;
   return t;
 }
 
@@ -284,9 +280,7 @@ void launchGemmAr(Comm& comm, GemmArCall call, mkStream_t stream) {
   op.name = "mkGemmAllReduce";
   op.hash = call.hash;
   op.text = call.text;
-  op.run = [plan = call.plan, hash = call.hash, operands = std::move(call.operands)](Comm& c) {
-    return emu::runGemmAr(c.agents(), c.memory(), plan, hash, operands);
-  };
+  op.run = [stream, call = std::move(call)](Platform& platform) { return platform.runGemmAr(call, stream); };
   comm.launch(std::move(op), stream);
 }
 

@@ -19,17 +19,19 @@ constexpr uint64_t kBatchWindowNs = 2'000;  // how long a command waits for comp
 constexpr uint32_t kSpins = 200;            // rounds without work before the thread sleeps
 constexpr long kSleepNs = 20'000;
 
-uint64_t nowNs() {
-  timespec t = {};
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1'000'000'000u + static_cast<uint64_t>(t.tv_nsec);
-}
-
 }  // namespace
 
 Proxy::Proxy(std::shared_ptr<Transport> transport, int device, uint32_t node, uint32_t nodes, Heap& heap,
-             ProxyShared shared)
-    : transport_(std::move(transport)), node_(node), nodes_(nodes), heap_(heap), shared_(shared), peers_(nodes) {
+             Platform& platform, uint64_t epochStart)
+    : transport_(std::move(transport)),
+      node_(node),
+      nodes_(nodes),
+      heap_(heap),
+      platform_(platform),
+      shared_(platform.proxyShared()),
+      peers_(nodes),
+      arrivedControl_(uint64_t{sched::kControlSlots} * nodes) {
+  startAt(epochStart);
   address_.resize(MK_TRANSPORT_ADDRESS_BYTES);
   for (Peer& p : peers_) p.queue.resize(shared_.ringSlots);
   if (const int r = transport_->table->open(transport_->context, device, &endpoint_, address_.data()); r != 0)
@@ -59,11 +61,11 @@ std::vector<uint8_t> Proxy::registerHeap() {
     if (parts_[i].bytes == 0) continue;
     mkTransportMemory_t m = {};
     m.structSize = sizeof(m);
-    m.kind = MK_MEMORY_KIND_HOST;
+    m.kind = heap_.memoryKind();
     m.address = heap_.base(heap_.localRank()) + parts_[i].offset;
     m.bytes = parts_[i].bytes;
-    m.fd = heap_.fd();
     m.fdOffset = parts_[i].offset;
+    m.fd = heap_.descriptor(i, &m.fdOffset);
     if (const int r = transport_->table->registerMemory(endpoint_, &m, &local_[i], &keys[i * MK_TRANSPORT_KEY_BYTES]);
         r != 0)
       fail(static_cast<mkResult_t>(r), "transport %s cannot register %llu bytes of the heap: %s",
@@ -129,6 +131,7 @@ void Proxy::failed(int node, const std::string& text) {
 }
 
 void Proxy::loop() {
+  const BoundThread bound(platform_);
   uint32_t idleRounds = 0;
   for (;;) {
     const int wanted = wanted_.load(std::memory_order_acquire);
@@ -322,18 +325,14 @@ void Proxy::arrived(int node, uint32_t immediate) {
     failed(node, format("a notification from node %d says it is from %u", node, from));
     return;
   }
-  char* base = heap_.base(heap_.localRank());
-  const auto word = [&](uint64_t offset) {
-    return std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(base + offset));
-  };
   uint64_t reference = 0;
+  std::atomic<uint64_t>* newest = nullptr;
   if (slot < sched::kControlSlots) {
     // Each is sent after the one before has completed: the reference is what came last.  Entered words alternate between two.
-    reference = word(heap_.control().arrival(static_cast<uint32_t>(slot), from)).load(std::memory_order_relaxed);
+    newest = &arrivedControl_[slot * nodes_ + from];
+    reference = newest->load(std::memory_order_relaxed);
     if (slot != sched::kSlotDone)
-      reference = std::max(
-          reference,
-          word(heap_.control().arrival(static_cast<uint32_t>(slot) ^ 1u, from)).load(std::memory_order_relaxed));
+      reference = std::max(reference, arrivedControl_[(slot ^ 1u) * nodes_ + from].load(std::memory_order_relaxed));
   } else {
     reference = std::atomic_ref<const uint64_t>(*shared_.enteredNewest).load(std::memory_order_acquire);
   }
@@ -347,7 +346,8 @@ void Proxy::arrived(int node, uint32_t immediate) {
     return;
   }
   // The payload is visible (the transport's contract); whoever acquires the flag sees it.
-  word(flag).store(epoch, std::memory_order_release);
+  platform_.raiseFlag(flag, epoch);
+  if (newest != nullptr) newest->store(epoch, std::memory_order_relaxed);
 }
 
 }  // namespace mk

@@ -14,19 +14,11 @@
 #include <vector>
 
 #include "host/heap.h"
+#include "host/platform.h"
 #include "host/transport.h"
 #include "mkernel/queue.h"
 
 namespace mk {
-
-// The words and ring a proxy shares with its rank's agents.
-struct ProxyShared {
-  mkCommand_t* ring = nullptr;
-  uint64_t ringSlots = 0;
-  uint64_t* credits = nullptr;              // slots read, monotone
-  uint64_t* completions = nullptr;          // commands completed, monotone
-  const uint64_t* enteredNewest = nullptr;  // newest epoch this rank has entered
-};
 
 struct ProxyCounters {
   std::atomic<uint64_t> payloadBytes{0}, payloadMessages{0}, batches{0}, commands{0};
@@ -36,8 +28,9 @@ struct ProxyCounters {
 class Proxy {
  public:
   // Opens an endpoint of the transport; connect() and registerHeap() follow, then start().
-  Proxy(std::shared_ptr<Transport> transport, int device, uint32_t node, uint32_t nodes, Heap& heap,
-        ProxyShared shared);
+  // epochStart: of the communicator, before its first operation.
+  Proxy(std::shared_ptr<Transport> transport, int device, uint32_t node, uint32_t nodes, Heap& heap, Platform& platform,
+        uint64_t epochStart);
   ~Proxy();
   Proxy(const Proxy&) = delete;
   Proxy& operator=(const Proxy&) = delete;
@@ -57,6 +50,11 @@ class Proxy {
   void resume();
   // Ends the thread and closes the endpoint: nothing is read or written by it any more.  Any thread; again: nothing happens.
   void stop();
+
+  // As if operations up to this epoch had gone by.  While nothing is under way.
+  void startAt(uint64_t epoch) {
+    for (std::atomic<uint64_t>& word : arrivedControl_) word.store(epoch, std::memory_order_relaxed);
+  }
 
   const ProxyCounters& counters() const { return counters_; }
   // A node to which writes are under way or wait; -1: none.  Any thread.
@@ -87,6 +85,7 @@ class Proxy {
   void* endpoint_ = nullptr;
   const uint32_t node_, nodes_;
   Heap& heap_;
+  Platform& platform_;
   const ProxyShared shared_;
   std::vector<uint8_t> address_;
   void* local_[Heap::kParts] = {};
@@ -95,8 +94,9 @@ class Proxy {
 
   uint64_t taken_ = 0;  // commands read from the ring
   uint64_t completed_ = 0;
-  size_t pendingTotal_ = 0;  // read, not yet submitted
-  bool dead_ = false;        // a failure has been reported: only polling goes on
+  size_t pendingTotal_ = 0;                            // read, not yet submitted
+  std::vector<std::atomic<uint64_t>> arrivedControl_;  // newest epoch of each control slot, by slot and node
+  bool dead_ = false;                                  // a failure has been reported: only polling goes on
   std::function<void(int, const std::string&)> onFailure_;
   ProxyCounters counters_;
 

@@ -1,6 +1,7 @@
 #include "host/settings.h"
 
 #include "host/bootstrap.h"
+#include "host/cuda.h"
 #include "host/error.h"
 #include "host/params.h"
 #include "sched/heap_layout.h"
@@ -25,17 +26,19 @@ constexpr uint64_t kMostBytes = uint64_t{1} << 44;
 
 }  // namespace
 
+std::string choosePlatform(const std::string& wanted) {
+  std::string platform = wanted.empty() ? params().platform : wanted;
+  if (platform.empty()) platform = cuda::unusable().empty() ? "cuda" : "cpu";
+  if (platform != "cpu" && platform != "cuda")
+    fail(mkErrorInvalidArgument, "%s is \"%s\"; legal: \"cpu\", \"cuda\"",
+         wanted.empty() ? "MKERNEL_PLATFORM" : "config.platform", platform.c_str());
+  return platform;
+}
+
 Settings makeSettings(const mkConfig_t& config) {
   const Params& p = params();
   Settings s;
-  const bool platformFromConfig = config.platform != nullptr && *config.platform != 0;
-  s.platform = platformFromConfig ? config.platform : p.platform;
-  if (s.platform.empty()) s.platform = "cpu";
-  if (s.platform == "cuda")
-    fail(mkErrorNotSupported, "platform is \"cuda\", which this build does not have; legal: \"cpu\"");
-  if (s.platform != "cpu")
-    fail(mkErrorInvalidArgument, "%s is \"%s\"; legal: \"cpu\", \"cuda\"",
-         platformFromConfig ? "config.platform" : "MKERNEL_PLATFORM", s.platform.c_str());
+  s.platform = choosePlatform(config.platform != nullptr ? config.platform : "");
   s.hostId = config.hostId != nullptr && *config.hostId != 0 ? config.hostId : p.hostId;
   if (s.hostId.empty()) s.hostId = defaultHostId();
   if (s.hostId.size() > 255)
@@ -56,6 +59,7 @@ Settings makeSettings(const mkConfig_t& config) {
   s.teardownTimeoutMs = static_cast<int>(pick(config.teardownTimeoutMs, p.teardownTimeoutMs, "config.teardownTimeoutMs",
                                               "MKERNEL_TEARDOWN_TIMEOUT_MS", 1, kMostMs));
   s.agents = static_cast<uint32_t>(pick(0, p.cpuAgents, "", "MKERNEL_CPU_AGENTS", 1, 256));
+  s.maxSMs = config.maxSMs;
   if (config.maxSMs != 0 && config.maxSMs < s.agents) s.agents = config.maxSMs;
   return s;
 }

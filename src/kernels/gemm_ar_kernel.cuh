@@ -149,6 +149,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   clusterSync();
   // Nothing that other launches or ranks write or read is touched above this.
   awaitLaunchBefore();
+  if (threadIdx.x == 96) addOnly(p.memory.own + OwnLayout::blocksBegun, 1);
   // So at most one launch waits beside the one that runs: what waits takes room from others on this device.
   letNextLaunch();
 
@@ -207,6 +208,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   }
   // No block may leave while the other can still write to it.
   clusterSync();
+  if (threadIdx.x == 96) addOnly(p.memory.own + OwnLayout::blocksLeft, 1);
 }
 
 }  // namespace mk::kernels

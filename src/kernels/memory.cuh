@@ -1,5 +1,5 @@
 // Loads, stores, atomics and fences of global memory, each with the ordering it has in PTX's memory model.  What each costs is
-// in src/protocol/PLATFORM-PROBE.md.
+// in src/protocol/README.md.
 #pragma once
 
 #include <cstdint>
@@ -29,6 +29,10 @@ __device__ __forceinline__ uint64_t addRelaxed(uint64_t* p, uint64_t n) {
   uint64_t old;
   asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;" : "=l"(old) : "l"(p), "l"(n) : "memory");
   return old;
+}
+// Nobody waits for it.
+__device__ __forceinline__ void addOnly(uint64_t* p, uint64_t n) {
+  asm volatile("red.relaxed.gpu.global.add.u64 [%0], %1;" ::"l"(p), "l"(n) : "memory");
 }
 __device__ __forceinline__ uint64_t addAcqRel(uint64_t* p, uint64_t n) {
   uint64_t old;

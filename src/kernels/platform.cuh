@@ -32,11 +32,18 @@ class LanePlatform {
   __device__ __forceinline__ void setRole(sched::Role role) { role_ = role; }
 
   __device__ __forceinline__ char* at(const protocol::Ref& r) const {
-    return r.space == protocol::Space::own ? reinterpret_cast<char*>(memory_.own) + r.offset
+    return r.space == protocol::Space::own ? reinterpret_cast<char*>(own(r.offset / 8))
                                            : memory_.heaps[r.local] + r.offset;
   }
   __device__ __forceinline__ uint64_t* word(const protocol::Ref& r) const { return reinterpret_cast<uint64_t*>(at(r)); }
-  __device__ __forceinline__ uint64_t* own(uint64_t index) const { return memory_.own + index; }
+  __device__ __forceinline__ uint64_t* own(uint64_t index) const {
+    if constexpr (kNetwork) {
+      if (index == protocol::OwnLayout::completions) return memory_.host + HostWords::completions;
+      if (index == protocol::OwnLayout::credits) return memory_.host + HostWords::credits;
+      if (index == protocol::OwnLayout::enteredNewest) return memory_.host + HostWords::enteredNewest;
+    }
+    return memory_.own + index;
+  }
 
   static __device__ __forceinline__ bool matches(uint64_t seen, uint64_t value, protocol::Match match) {
     if (match == protocol::Match::equal) return seen == value;

@@ -12,12 +12,19 @@ namespace mk::kernels {
 
 constexpr uint32_t kMaxLocals = 8;  // ranks of a node
 
+// Words in pinned host memory that the proxy and the agents share, in place of those of protocol::OwnLayout; by index, each in
+// a cache line of its own.
+struct HostWords {
+  enum Word : uint64_t { completions = 0, credits = 16, enteredNewest = 32, countWords = 48 };
+};
+
 struct RankMemory {
   sched::Place place;
   sched::HeapLayout heapLayout;
   sched::ControlLayout controlLayout;
   char* heaps[kMaxLocals] = {};  // by local rank: base of that rank's heap, as mapped on this device
   uint64_t* own = nullptr;       // device memory: OwnLayout's words and the operations' counters
+  uint64_t* host = nullptr;      // pinned host memory: HostWords; only needed with several nodes
   mkCommand_t* ring = nullptr;   // pinned host memory
   uint64_t ringSlots = 0;
   uint64_t timeoutNs = 0;                  // without progress, once all ranks have entered

@@ -120,6 +120,8 @@ struct OwnLayout {
     enteredNewest,  // newest epoch entered, for the receiving proxy
     failed,         // epoch of a launch that an agent has left early (GPU)
     lastProgress,   // clock of the newest sign of progress (GPU)
+    blocksBegun,    // monotone: blocks of launches that have begun (GPU); the host sees by them whether any is running
+    blocksLeft,     // monotone: those that have left
     countWords = 32
   };
   // Flags by which control lets others write to a peer: its heap and its window.

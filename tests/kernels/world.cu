@@ -21,6 +21,8 @@ void check(cudaError_t e, const char* what, int line) {
 
 namespace {
 
+constexpr uint64_t kHostWordsAt = 100000;  // in a rank's private words
+
 const char* nameOf(Type t) { return t == Type::f32 ? "f32" : t == Type::bf16 ? "bf16" : "f16"; }
 
 __device__ float random(uint64_t i, uint32_t seed) {  // about normal, sigma 1/8
@@ -276,6 +278,7 @@ RankMemory World::memory(int me) const {
   m.heapLayout = layout_;
   m.controlLayout = control_;
   m.own = r.own;
+  m.host = r.own + kHostWordsAt;  // written by copies, in the order of the stream
   m.ring = r.ring;
   m.ringSlots = kRingSlots;
   m.timeoutNs = timeoutNs;
@@ -415,8 +418,8 @@ void Pump::loop() {
                                r.device, c.bytes, stream));
     const uint64_t flag = sched::arrivalFlag(mine.heapLayout, mine.controlLayout, c.slot, mine.place.node, c.epoch);
     CUDA(cudaMemcpyAsync(peer.heap + flag, word(c.epoch), 8, cudaMemcpyHostToDevice, stream));
-    CUDA(cudaMemcpyAsync(r.own + protocol::OwnLayout::credits, word(taken), 8, cudaMemcpyHostToDevice, stream));
-    CUDA(cudaMemcpyAsync(r.own + protocol::OwnLayout::completions, word(taken), 8, cudaMemcpyHostToDevice, stream));
+    CUDA(cudaMemcpyAsync(mine.host + HostWords::credits, word(taken), 8, cudaMemcpyHostToDevice, stream));
+    CUDA(cudaMemcpyAsync(mine.host + HostWords::completions, word(taken), 8, cudaMemcpyHostToDevice, stream));
     if (taken % 4096 == 0) CUDA(cudaStreamSynchronize(stream));
   }
   CUDA(cudaStreamSynchronize(stream));

@@ -8,6 +8,7 @@
 
 #include "emu/hooks.h"
 #include "host/comm.h"
+#include "host/cpu_platform.h"
 #include "ops/world.h"
 #include "support/catch_compat.h"
 
@@ -51,7 +52,8 @@ mkCommInfo_t info(mkComm_t comm) {
 // Sets the epoch of a quiet communicator, as if `target` operations had gone by: this rank's words and what its neighbours
 // have told it.  All ranks must be between two barriers.
 void jumpTo(mkComm_t handle, uint64_t target) {
-  const mk::emu::RankMemory& m = mk::Comm::find(handle)->memory();
+  const std::shared_ptr<mk::Comm> comm = mk::Comm::find(handle);
+  const mk::emu::RankMemory& m = static_cast<mk::CpuPlatform&>(comm->platform()).memory();
   using mk::protocol::OwnLayout;
   for (const auto w : {OwnLayout::epoch, OwnLayout::donePublished, OwnLayout::enteredNewest})
     m.ownWord(w).store(target);
@@ -66,6 +68,7 @@ void jumpTo(mkComm_t handle, uint64_t target) {
   }
   for (uint32_t n = 0; n < m.place.nodes; ++n)
     for (uint32_t slot = 0; slot < mk::sched::kControlSlots; ++slot) set(m.controlLayout.arrival(slot, n));
+  if (comm->proxy() != nullptr) comm->proxy()->startAt(target);
 }
 
 const std::vector<World> kSome = test::worlds({{1, 3}, {2, 2}, {3, 2}});

@@ -4,6 +4,7 @@
 #include <mutex>
 #include <thread>
 
+#include "host/cpu_platform.h"
 #include "host/proxy.h"
 #include "support/catch_compat.h"
 
@@ -100,9 +101,17 @@ struct Rig {
   Fake state;
   mkTransport_t transportTable = table();
   std::unique_ptr<Bootstrap> bootstrap;
+  Settings settings = [] {
+    Settings s;
+    s.agents = 1;
+    s.ringSlots = 64;
+    s.epochStart = 100;
+    return s;
+  }();
+  CpuPlatform platform{settings};
   std::unique_ptr<Heap> heap;
-  std::vector<mkCommand_t> ring = std::vector<mkCommand_t>(64);
-  uint64_t credits = 0, completions = 0, entered = 0;
+  std::span<mkCommand_t> ring;
+  ProxyShared shared;
   std::unique_ptr<Proxy> proxy;
   std::mutex mutex;
   std::vector<std::string> failures;
@@ -115,15 +124,17 @@ struct Rig {
     identity.hostId = "rig";
     bootstrap = Bootstrap::join(id, identity, 10000, {});
     const sched::Place place{3, 1, 0, 0};
-    heap = std::make_unique<Heap>(*bootstrap, 0, place, 8 << 20, 100, std::vector<uint64_t>{0}, 1000);
-    heap->back(2 << 20);
+    heap = std::make_unique<Heap>(*bootstrap, platform, 0, place, 8 << 20, 100, std::vector<uint64_t>{0}, 1000);
+    heap->grow(*bootstrap, 2 << 20);
+    platform.setUp(0, place, *heap, settings);
+    shared = platform.proxyShared();
+    ring = {shared.ring, shared.ringSlots};
     auto transport = std::make_shared<Transport>();
     transport->name = "fake";
     transport->table = &transportTable;
     transport->properties.maxBatch = maxBatch;
     transport->properties.maxBytes = 1 << 16;
-    proxy = std::make_unique<Proxy>(transport, 0, 0, 3, *heap,
-                                    ProxyShared{ring.data(), ring.size(), &credits, &completions, &entered});
+    proxy = std::make_unique<Proxy>(transport, 0, 0, 3, *heap, platform, settings.epochStart);
     proxy->connect(std::vector<uint8_t>(3 * MK_TRANSPORT_ADDRESS_BYTES), 1000);
     const auto keys = proxy->registerHeap();
     proxy->importHeap(1, keys, 1000);
@@ -152,8 +163,9 @@ struct Rig {
     std::atomic_ref<uint64_t>(c.header).store(
         mkCommandHeader(mkCommandLap(index, ring.size()), MK_COMMAND_OP_WRITE, 0, peer), std::memory_order_release);
   }
-  uint64_t completed() { return std::atomic_ref<uint64_t>(completions).load(std::memory_order_acquire); }
-  uint64_t read() { return std::atomic_ref<uint64_t>(credits).load(std::memory_order_acquire); }
+  uint64_t completed() { return std::atomic_ref<uint64_t>(*shared.completions).load(std::memory_order_acquire); }
+  uint64_t* enteredWord() { return const_cast<uint64_t*>(shared.enteredNewest); }
+  uint64_t read() { return std::atomic_ref<uint64_t>(*shared.credits).load(std::memory_order_acquire); }
 };
 
 }  // namespace
@@ -208,7 +220,7 @@ TEST_CASE("a full connection holds up neither the other one nor arrivals") {
   rig.start();
   REQUIRE(eventually([&] { return rig.read() == 10; }));
   CHECK(rig.completed() == 0);
-  std::atomic_ref<uint64_t>(rig.entered).store(101);
+  std::atomic_ref<uint64_t>(*rig.enteredWord()).store(101);
   {
     const std::lock_guard lock(rig.state.mutex);
     rig.state.events.push_back({MK_EVENT_ARRIVED, 2, 0, mkImmediate(2, sched::kControlSlots + 5, 101), 0});
@@ -246,7 +258,7 @@ TEST_CASE(
     arrive(1, sched::kSlotEntered0 + (e & 1), e);
     arrive(1, sched::kSlotEntered0 + (e & 1), e);
     CHECK(eventually([&] { return flag(sched::kSlotEntered0 + (e & 1), 1, e) == e; }));
-    std::atomic_ref<uint64_t>(rig.entered).store(e, std::memory_order_release);
+    std::atomic_ref<uint64_t>(*rig.enteredWord()).store(e, std::memory_order_release);
     arrive(1, sched::kControlSlots, e);
     arrive(1, sched::kControlSlots + 1, e - 1);  // a repetition of the epoch before
     CHECK(eventually(

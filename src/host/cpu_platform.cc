@@ -1,0 +1,179 @@
+#include "host/cpu_platform.h"
+
+#include <cstring>
+#include <new>
+#include <utility>
+
+#include "host/error.h"
+#include "host/gemm_ar_call.h"
+#include "host/heap.h"
+#include "host/memory.h"
+#include "host/shared_memory.h"
+#include "mkernel/transport.h"
+
+namespace mk {
+
+namespace {
+
+using protocol::OwnLayout;
+
+class CpuHeap final : public HeapMemory {
+ public:
+  // Own, or attached without an owner in this process: then accept() brings the memory.
+  CpuHeap(uint64_t bytes, bool own) : bytes_(bytes), own_(own) {
+    if (own) memory_ = SharedMemory::create("mkernel-heap", bytes);
+  }
+  // A thread of this process has made it and opens its parts.
+  explicit CpuHeap(const CpuHeap& owner) : bytes_(owner.bytes_), own_(false), shared_(true), memory_(owner.memory_) {}
+
+  char* base() const override { return memory_->base(); }
+  void prepare(uint32_t, uint64_t offset, uint64_t bytes) override {
+    if (own_) {
+      memory_->back(offset, bytes);
+    } else if (!shared_) {
+      memory_->open(offset, bytes);
+    }
+  }
+  std::vector<int> descriptors() const override { return passed_ ? std::vector<int>{} : std::vector{memory_->fd()}; }
+  void accept(std::vector<UniqueFd> descriptors) override {
+    if (!descriptors.empty())
+      memory_ = SharedMemory::attach(std::move(descriptors.front()), bytes_, "mkernel-heap of a peer");
+  }
+  void commit() override { passed_ = true; }
+  void discard() override {}  // what has been taken stays for the next time
+  void write(uint64_t offset, const void* from, uint64_t bytes) override {
+    std::memcpy(memory_->base() + offset, from, bytes);
+  }
+  int descriptor(uint32_t, uint64_t* offset) const override {
+    static_cast<void>(offset);  // the file has the heap's layout
+    return memory_->fd();
+  }
+
+ private:
+  const uint64_t bytes_;
+  const bool own_, shared_ = false;
+  bool passed_ = false;
+  std::shared_ptr<SharedMemory> memory_;
+};
+
+struct Claim {
+  uint64_t segment, offset, segmentBytes;
+};
+
+emu::Type engineType(uint32_t dtype) {
+  return dtype == mkFloat32 ? emu::Type::f32 : dtype == mkFloat16 ? emu::Type::f16 : emu::Type::bf16;
+}
+
+}  // namespace
+
+uint32_t CpuPlatform::memoryKind() const { return MK_MEMORY_KIND_HOST; }
+
+std::shared_ptr<HeapMemory> CpuPlatform::createHeap(uint64_t addressBytes) {
+  return std::make_shared<CpuHeap>(addressBytes, true);
+}
+
+std::shared_ptr<HeapMemory> CpuPlatform::attachHeap(uint64_t addressBytes, const std::shared_ptr<HeapMemory>& owner) {
+  if (owner != nullptr) return std::make_shared<CpuHeap>(static_cast<const CpuHeap&>(*owner));
+  return std::make_shared<CpuHeap>(addressBytes, false);
+}
+
+WindowExport CpuPlatform::exportWindow(void* ptr, size_t bytes) {
+  const auto pinned = std::make_shared<Pinned>(ptr, bytes);
+  const Claim claim = {pinned->segment(), pinned->offset(), pinned->memory()->bytes()};
+  WindowExport window;
+  window.claim.resize(sizeof(claim));
+  std::memcpy(window.claim.data(), &claim, sizeof(claim));
+  window.fds = {pinned->memory()->fd()};
+  window.hold = pinned;
+  return window;
+}
+
+WindowMapping CpuPlatform::importWindow(const std::vector<uint8_t>& bytes, std::vector<UniqueFd> fds,
+                                        bool sameProcess) {
+  Claim claim = {};
+  if (bytes.size() != sizeof(claim)) fail(mkErrorInternal, "a window's claim of %zu bytes", bytes.size());
+  std::memcpy(&claim, bytes.data(), sizeof(claim));
+  std::shared_ptr<SharedMemory> memory;
+  if (sameProcess) {
+    memory = std::static_pointer_cast<SharedMemory>(findSegment(claim.segment));
+    if (memory == nullptr) fail(mkErrorInternal, "the window of a rank, a thread of this process, is gone");
+  } else {
+    if (fds.size() != 1) fail(mkErrorInternal, "%zu descriptors of a peer's window", fds.size());
+    memory = SharedMemory::attach(std::move(fds.front()), claim.segmentBytes, "a peer's window");
+    memory->open(0, claim.segmentBytes);
+  }
+  return {memory->base() + claim.offset, memory};
+}
+
+void CpuPlatform::setUp(int rank, const sched::Place& place, const Heap& heap, const Settings& settings) {
+  const uint64_t words = OwnLayout::firstCounter(place.locals, place.nodes) + sched::kMaxSlots;
+  own_.reset(static_cast<uint64_t*>(std::calloc(words, sizeof(uint64_t))));
+  if (own_ == nullptr) throw std::bad_alloc();
+  own_.get()[OwnLayout::epoch] = settings.epochStart;
+  own_.get()[OwnLayout::donePublished] = settings.epochStart;
+  own_.get()[OwnLayout::enteredNewest] = settings.epochStart;
+  ring_.resize(settings.ringSlots);
+  // Room for whatever split an operation is given.
+  agents_ = std::make_unique<emu::Agents>(agentCount_ + 4);
+  memory_.rank = rank;
+  memory_.place = place;
+  memory_.heapLayout = heap.layout();
+  memory_.controlLayout = heap.control();
+  for (uint32_t l = 0; l < place.locals; ++l) memory_.heaps.push_back(heap.base(l));
+  memory_.own = own_.get();
+  memory_.ring = ring_.data();
+  memory_.ringSlots = settings.ringSlots;
+  memory_.timeoutNs = static_cast<uint64_t>(settings.timeoutMs) * 1'000'000u;
+}
+
+ProxyShared CpuPlatform::proxyShared() {
+  ProxyShared shared;
+  shared.ring = ring_.data();
+  shared.ringSlots = ring_.size();
+  shared.credits = own_.get() + OwnLayout::credits;
+  shared.completions = own_.get() + OwnLayout::completions;
+  shared.enteredNewest = own_.get() + OwnLayout::enteredNewest;
+  return shared;
+}
+
+void CpuPlatform::raiseFlag(uint64_t offset, uint64_t value) {
+  memory_.flag(protocol::heap(memory_.place.local, offset)).store(value, std::memory_order_release);
+}
+
+void CpuPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::GemmArChoice& choice,
+                             GemmArCall* call) const {
+  call->plan = sched::planGemmAr(shape, choice, agentCount_);
+  call->minSMs = call->plan.roles.minimum();
+  if (call->plan.roles.total() > agents_->pool.maxAgents())
+    fail(mkErrorInvalidArgument, "tune asks for %u agents in all; legal: up to %u", call->plan.roles.total(),
+         agents_->pool.maxAgents());
+}
+
+protocol::FailRecord CpuPlatform::runGemmAr(const GemmArCall& call, mkStream_t) {
+  const GemmArOperands& from = call.operands;
+  emu::GemmArOperands op;
+  op.in = engineType(from.in);
+  op.out = engineType(from.out);
+  op.wire = engineType(from.wire);
+  op.biasType = engineType(from.biasType);
+  op.k = from.k;
+  op.a = from.a;
+  op.aStride = from.aStride;
+  op.b = from.b;
+  op.bStride = from.bStride;
+  op.bTransposed = from.bTransposed;
+  op.c = from.c;
+  op.cStride = from.cStride;
+  op.peerC = from.peerC;
+  op.bias = from.bias;
+  op.alpha = from.alpha;
+  op.beta = from.beta;
+  return emu::runGemmAr(*agents_, memory_, call.plan, call.hash, op);
+}
+
+LaunchView CpuPlatform::view(uint64_t) const {
+  const emu::WaitBoard& waits = agents_->waits;
+  return {waits.lastProgress(), waits.lastPoll(), waits.root()};
+}
+
+}  // namespace mk

@@ -1,0 +1,54 @@
+// The CPU platform: agents are fibres, the heap is shared memory, a launch runs on the thread of its stream.
+#pragma once
+
+#include <cstdlib>
+
+#include "emu/gemm_ar.h"
+#include "emu/rank_memory.h"
+#include "host/platform.h"
+
+namespace mk {
+
+class CpuPlatform final : public Platform {
+ public:
+  explicit CpuPlatform(const Settings& settings) : agentCount_(settings.agents) {}
+
+  int device() const override { return -1; }
+  uint32_t smCount() const override { return agentCount_; }
+
+  uint64_t heapPage() const override { return sched::kHeapPage; }
+  uint64_t workspaceUnit() const override { return sched::kWorkspaceUnit; }
+  bool sharesMappings() const override { return true; }
+  uint32_t memoryKind() const override;
+  std::shared_ptr<HeapMemory> createHeap(uint64_t addressBytes) override;
+  std::shared_ptr<HeapMemory> attachHeap(uint64_t addressBytes, const std::shared_ptr<HeapMemory>& owner) override;
+  WindowExport exportWindow(void* ptr, size_t bytes) override;
+  WindowMapping importWindow(const std::vector<uint8_t>& claim, std::vector<UniqueFd> fds, bool sameProcess) override;
+
+  void setUp(int rank, const sched::Place& place, const Heap& heap, const Settings& settings) override;
+  ProxyShared proxyShared() override;
+  uint64_t word(uint64_t index) const override { return memory_.ownWord(index).load(std::memory_order_acquire); }
+  uint64_t completions() const override { return word(protocol::OwnLayout::completions); }
+  void raiseFlag(uint64_t offset, uint64_t value) override;
+  void revoke() override { memory_.ownWord(protocol::OwnLayout::revoked).store(1, std::memory_order_release); }
+
+  bool asynchronous() const override { return false; }
+  void planGemmAr(const sched::GemmArShape& shape, const sched::GemmArChoice& choice, GemmArCall* call) const override;
+  protocol::FailRecord runGemmAr(const GemmArCall& call, mkStream_t stream) override;
+  LaunchView view(uint64_t now) const override;
+
+  // For tests that set words by hand.
+  const emu::RankMemory& memory() const { return memory_; }
+
+ private:
+  const uint32_t agentCount_;
+  struct Free {
+    void operator()(void* p) const { std::free(p); }
+  };
+  std::unique_ptr<uint64_t, Free> own_;  // OwnLayout's words, then the operations' counters; pages come when touched
+  std::vector<mkCommand_t> ring_;
+  emu::RankMemory memory_;
+  std::unique_ptr<emu::Agents> agents_;
+};
+
+}  // namespace mk

@@ -1,0 +1,433 @@
+#include "host/cuda_platform.h"
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstring>
+#include <new>
+#include <thread>
+#include <utility>
+
+#include "host/cuda.h"
+#include "host/gemm_ar_call.h"
+#include "host/heap.h"
+#include "host/log.h"
+#include "mkernel/transport.h"
+
+namespace mk::cuda {
+
+namespace {
+
+using protocol::OwnLayout;
+
+constexpr uint64_t kRaised = 4096;    // flags under way
+constexpr int kAnswerMs = 10'000;     // the GPU's copy engine answers by then
+constexpr uint64_t kRevokedWord = 1;  // in pinned memory, behind the copied words: what revoke() copies
+constexpr uint64_t kPinnedAlign = 256;
+
+kernels::Type kernelType(uint32_t dtype) {
+  return dtype == mkFloat32 ? kernels::Type::f32 : dtype == mkFloat16 ? kernels::Type::f16 : kernels::Type::bf16;
+}
+
+}  // namespace
+
+int buildVersion() { return CUDART_VERSION; }
+const char* buildArchs() { return "90a"; }
+
+std::string unusable() {
+  int count = 0, device = 0;
+  cudaError_t e = cudaGetDeviceCount(&count);
+  if (e == cudaSuccess && count == 0) e = cudaErrorNoDevice;
+  if (e == cudaSuccess) e = cudaGetDevice(&device);
+  if (e == cudaSuccess) return kernels::gemmArUnsupported(device);
+  static_cast<void>(cudaGetLastError());
+  return format("%s (%s)", cudaGetErrorString(e), cudaGetErrorName(e));
+}
+
+std::unique_ptr<Platform> makePlatform(const Settings& settings) {
+  if (const std::string why = unusable(); !why.empty())
+    fail(mkErrorNotSupported, "platform is \"cuda\": %s; legal: \"cpu\", or a device that can be used", why.c_str());
+  return std::make_unique<CudaPlatform>(settings);
+}
+
+CudaPlatform::CudaPlatform(const Settings& settings) {
+  check(cudaGetDevice(&device_), "asking for the current device");
+  const OnDevice on(device_);
+  check(cudaFree(nullptr), "initialising the device");
+  cudaDeviceProp properties = {};
+  check(cudaGetDeviceProperties(&properties, device_), "asking for the device's properties");
+  static_assert(sizeof(properties.uuid) == sizeof(uuid_));
+  std::memcpy(uuid_.data(), &properties.uuid, sizeof(uuid_));
+  driver();
+  kernels::GemmArDevice loaded;
+  if (const std::string why = kernels::loadGemmAr(&loaded); !why.empty()) fail(mkErrorUnhandledCuda, "%s", why.c_str());
+  smCount_ = static_cast<uint32_t>(properties.multiProcessorCount);
+  clusters_ = loaded.clusters;
+  if (settings.maxSMs != 0 && settings.maxSMs < smCount_) {
+    smCount_ = settings.maxSMs;
+    clusters_ = std::min(clusters_, settings.maxSMs / sched::kClusterBlocks);
+    if (clusters_ == 0)
+      fail(mkErrorInvalidArgument, "config.maxSMs is %u; legal: 0 (all), or at least %u", settings.maxSMs,
+           sched::kClusterBlocks);
+  }
+  check(cudaStreamCreateWithFlags(&side_, cudaStreamNonBlocking), "creating a stream");
+  check(cudaStreamCreateWithFlags(&flags_, cudaStreamNonBlocking), "creating a stream");
+  check(cudaEventCreateWithFlags(&copiedEvent_, cudaEventDisableTiming), "creating an event");
+  check(cudaEventCreateWithFlags(&order_, cudaEventDisableTiming), "creating an event");
+}
+
+CudaPlatform::~CudaPlatform() {
+  try {
+    const OnDevice on(device_);
+    if (side_ != nullptr) cudaStreamDestroy(side_);
+    if (flags_ != nullptr) cudaStreamDestroy(flags_);
+    if (copiedEvent_ != nullptr) cudaEventDestroy(copiedEvent_);
+    if (order_ != nullptr) cudaEventDestroy(order_);
+    if (memory_.own != nullptr) cudaFree(memory_.own);
+    if (pinned_ != nullptr) cudaFreeHost(pinned_);
+  } catch (const std::exception& e) {
+    MK_WARN(init, "freeing the memory of device %d: %s", device_, e.what());
+  }
+}
+
+// -1: nothing to restore.  The capture mode is part of it: calls of the library never disturb a capture.
+int CudaPlatform::bind() const {
+  int before = -1;
+  check(cudaGetDevice(&before), "asking for the current device");
+  if (before != device_) check(cudaSetDevice(device_), "making the communicator's device current");
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "allowing calls beside a capture");
+  return before << 2 | static_cast<int>(mode);
+}
+
+void CudaPlatform::restore(int before) const {
+  auto mode = static_cast<cudaStreamCaptureMode>(before & 3);
+  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+  if (before >> 2 != device_) static_cast<void>(cudaSetDevice(before >> 2));
+}
+
+uint32_t CudaPlatform::memoryKind() const { return MK_MEMORY_KIND_CUDA; }
+
+void CudaPlatform::setUp(int, const sched::Place& place, const Heap& heap, const Settings& settings) {
+  if (place.locals > kernels::kMaxLocals)
+    fail(mkErrorNotSupported, "%u ranks on a node; legal on the CUDA platform: up to %u", place.locals,
+         kernels::kMaxLocals);
+  memory_.place = place;
+  memory_.heapLayout = heap.layout();
+  memory_.controlLayout = heap.control();
+  for (uint32_t l = 0; l < place.locals; ++l) memory_.heaps[l] = heap.base(l);
+  memory_.ringSlots = settings.ringSlots;
+  memory_.timeoutNs = static_cast<uint64_t>(settings.timeoutMs) * 1'000'000u;
+
+  viewWords_ = OwnLayout::firstCounter(place.locals, place.nodes);
+  const uint64_t words = viewWords_ + sched::kMaxSlots;
+  if (cudaMalloc(reinterpret_cast<void**>(&memory_.own), words * sizeof(uint64_t)) != cudaSuccess)
+    throw std::bad_alloc();
+  uint64_t bytes = 0;
+  const auto take = [&bytes](uint64_t size) {
+    const uint64_t at = bytes;
+    bytes += sched::alignUp(size, kPinnedAlign);
+    return at;
+  };
+  const uint64_t hostAt = take(kernels::HostWords::countWords * sizeof(uint64_t));
+  const uint64_t recordAt = take(sizeof(protocol::FailRecord));
+  const uint64_t copiedAt = take((viewWords_ + kRevokedWord) * sizeof(uint64_t));
+  const uint64_t raisedAt = take(kRaised * sizeof(uint64_t));
+  const uint64_t ringAt = take(settings.ringSlots * sizeof(mkCommand_t));
+  check(cudaHostAlloc(reinterpret_cast<void**>(&pinned_), bytes, cudaHostAllocPortable | cudaHostAllocMapped),
+        "allocating pinned memory");
+  std::memset(pinned_, 0, bytes);
+  memory_.host = reinterpret_cast<uint64_t*>(pinned_ + hostAt);
+  memory_.record = new (pinned_ + recordAt) protocol::FailRecord;
+  memory_.ring = reinterpret_cast<mkCommand_t*>(pinned_ + ringAt);
+  copied_ = reinterpret_cast<uint64_t*>(pinned_ + copiedAt);
+  raised_ = reinterpret_cast<uint64_t*>(pinned_ + raisedAt);
+  memory_.host[kernels::HostWords::enteredNewest] = settings.epochStart;
+
+  view_.assign(viewWords_, 0);
+  view_[OwnLayout::epoch] = view_[OwnLayout::donePublished] = view_[OwnLayout::enteredNewest] = settings.epochStart;
+  std::memcpy(copied_, view_.data(), viewWords_ * sizeof(uint64_t));
+  check(cudaMemsetAsync(memory_.own, 0, words * sizeof(uint64_t), side_), "clearing private words");
+  check(cudaMemcpyAsync(memory_.own, copied_, viewWords_ * sizeof(uint64_t), cudaMemcpyHostToDevice, side_),
+        "setting private words");
+  check(cudaStreamSynchronize(side_), "setting private words");
+  copied_[viewWords_] = kRevokedWord;
+  viewAt_ = progressAt_ = nowNs();
+  requestView();  // whatever such a copy loads on first use is loaded now
+  check(cudaStreamSynchronize(side_), "reading private words");
+  takeView();
+}
+
+uint64_t CudaPlatform::hostWord(uint64_t index) const {
+  return std::atomic_ref<uint64_t>(memory_.host[index]).load(std::memory_order_acquire);
+}
+
+ProxyShared CudaPlatform::proxyShared() {
+  ProxyShared shared;
+  shared.ring = memory_.ring;
+  shared.ringSlots = memory_.ringSlots;
+  shared.credits = memory_.host + kernels::HostWords::credits;
+  shared.completions = memory_.host + kernels::HostWords::completions;
+  shared.enteredNewest = memory_.host + kernels::HostWords::enteredNewest;
+  return shared;
+}
+
+uint64_t CudaPlatform::completions() const { return hostWord(kernels::HostWords::completions); }
+
+// ---- Looking at the words ------------------------------------------------------------------------------------------------
+
+// With viewMutex_ held, as takeView().
+void CudaPlatform::requestView() {
+  check(cudaMemcpyAsync(copied_, memory_.own, viewWords_ * sizeof(uint64_t), cudaMemcpyDeviceToHost, side_),
+        "reading private words");
+  check(cudaEventRecord(copiedEvent_, side_), "reading private words");
+  copying_ = true;
+}
+
+void CudaPlatform::takeView() {
+  copying_ = false;
+  viewAt_ = nowNs();
+  // Words that nothing but progress changes, and no wait.
+  if (std::memcmp(copied_, view_.data(), viewWords_ * sizeof(uint64_t)) == 0) return;
+  std::memcpy(view_.data(), copied_, viewWords_ * sizeof(uint64_t));
+  progressAt_ = viewAt_;
+}
+
+void CudaPlatform::refresh(bool wait) {
+  const OnDevice on(device_);
+  const std::lock_guard lock(viewMutex_);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(kAnswerMs);
+  // An earlier request may have been answered before what the caller wants to see.
+  for (int requests = wait ? 2 : 1; requests > 0; --requests) {
+    for (; copying_;) {
+      const cudaError_t e = cudaEventQuery(copiedEvent_);
+      if (e == cudaSuccess) {
+        takeView();
+        break;
+      }
+      if (e != cudaErrorNotReady) check(e, "the device has failed");
+      static_cast<void>(cudaGetLastError());
+      if (!wait) return;
+      if (std::chrono::steady_clock::now() > deadline)
+        fail(mkErrorUnhandledCuda, "device %d has not answered a copy of %llu bytes within %d ms", device_,
+             static_cast<unsigned long long>(viewWords_ * sizeof(uint64_t)), kAnswerMs);
+      std::this_thread::yield();
+    }
+    requestView();
+  }
+  while (wait && copying_) {
+    const cudaError_t e = cudaEventQuery(copiedEvent_);
+    if (e == cudaSuccess) {
+      takeView();
+    } else if (e != cudaErrorNotReady) {
+      check(e, "the device has failed");
+    } else if (std::chrono::steady_clock::now() > deadline) {
+      fail(mkErrorUnhandledCuda, "device %d does not answer", device_);
+    }
+  }
+}
+
+uint64_t CudaPlatform::word(uint64_t index) const {
+  const std::lock_guard lock(viewMutex_);
+  return view_[index];
+}
+
+bool CudaPlatform::running() const {
+  const std::lock_guard lock(viewMutex_);
+  return view_[OwnLayout::blocksBegun] != view_[OwnLayout::blocksLeft];
+}
+
+// Before all have entered there is no deadline on the device, and its words say who is missing.
+LaunchView CudaPlatform::view(uint64_t) const {
+  const std::lock_guard lock(viewMutex_);
+  LaunchView v;
+  v.progressAt = progressAt_;
+  v.polledAt = viewAt_;
+  const uint64_t epoch = view_[OwnLayout::epoch] + 1;
+  if (view_[OwnLayout::blocksBegun] == view_[OwnLayout::blocksLeft] || view_[OwnLayout::allEntered] == epoch) return v;
+  v.waits.stage = protocol::Stage::entered;
+  const sched::Place& at = memory_.place;
+  for (uint32_t l = 0; l < at.locals; ++l) {
+    if (l == at.local || view_[OwnLayout::peerOpen(l)] == epoch) continue;
+    v.waits.local = static_cast<int32_t>(l);
+    return v;
+  }
+  for (uint32_t n = 0; n < at.nodes; ++n) {
+    if (n == at.node || view_[OwnLayout::railOpen(at.locals, n)] == epoch) continue;
+    v.waits.node = static_cast<int32_t>(n);
+    return v;
+  }
+  v.waits.stage = protocol::Stage::none;  // for a local peer whose own rail is not complete: it says so itself
+  return v;
+}
+
+bool CudaPlatform::hasRecord() const {
+  return memory_.record != nullptr &&
+         std::atomic_ref<uint32_t>(memory_.record->kind).load(std::memory_order_acquire) != protocol::FailRecord::none;
+}
+
+// ---- Writing words -------------------------------------------------------------------------------------------------------
+
+void CudaPlatform::raiseFlag(uint64_t offset, uint64_t value) {
+  if (++raisedCount_ % (kRaised / 2) == 0) check(cudaStreamSynchronize(flags_), "raising flags");
+  uint64_t* const from = raised_ + raisedCount_ % kRaised;
+  *from = value;
+  check(
+      cudaMemcpyAsync(memory_.heaps[memory_.place.local] + offset, from, sizeof(value), cudaMemcpyHostToDevice, flags_),
+      "raising a flag");
+}
+
+void CudaPlatform::revoke() {
+  try {
+    const OnDevice on(device_);
+    check(cudaMemcpyAsync(memory_.own + OwnLayout::revoked, copied_ + viewWords_, sizeof(uint64_t),
+                          cudaMemcpyHostToDevice, side_),
+          "revoking");
+  } catch (const Error& e) {
+    MK_WARN(launch, "%s", e.what());  // the device has failed: nothing runs on it any more
+  }
+}
+
+// ---- Launches ------------------------------------------------------------------------------------------------------------
+
+void CudaPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::GemmArChoice& choice,
+                              GemmArCall* call) const {
+  if (choice.tileM != 0 && choice.tileM != sched::kClusterRows)
+    fail(mkErrorInvalidArgument, "tune.tileM is %u; legal on the CUDA platform: 0 (automatic), %u", choice.tileM,
+         sched::kClusterRows);
+  if (choice.tileN != 0 && choice.tileN != 128 && choice.tileN != 256)
+    fail(mkErrorInvalidArgument, "tune.tileN is %u; legal on the CUDA platform: 0 (automatic), 128, 256", choice.tileN);
+  sched::KernelShape s;
+  s.m = shape.m;
+  s.n = shape.n;
+  s.k = call->operands.k;
+  s.locals = shape.place.locals;
+  s.nodes = shape.place.nodes;
+  s.deviceClusters = clusters_;
+  s.staged = shape.staged;
+  s.tileN = choice.tileN;
+  s.receiveAgents = choice.receiveAgents;
+  sched::KernelChoice kernel = sched::chooseKernel(s);
+  const uint32_t others = kernel.receiveClusters + kernel.copyClusters;
+  if (others + 1 > clusters_)
+    fail(mkErrorInvalidArgument, "the operation needs %u SMs here; config.maxSMs leaves it %u",
+         (others + 1) * sched::kClusterBlocks, clusters_ * sched::kClusterBlocks);
+  if (choice.computeAgents != 0)
+    kernel.clusters = std::clamp((choice.computeAgents + 1) / sched::kClusterBlocks, 1u, kernel.clusters);
+  call->kernel = kernel;
+  call->plan = sched::planGemmAr(shape, kernels::gemmArChoice(kernel, choice), clusters_ * sched::kClusterBlocks);
+  call->plan.roles.compute = kernel.clusters * sched::kClusterBlocks;
+  call->plan.roles.receive = kernel.receiveClusters * sched::kClusterBlocks;
+  call->minSMs = (others + 1) * sched::kClusterBlocks;
+}
+
+protocol::FailRecord CudaPlatform::runGemmAr(const GemmArCall& call, mkStream_t stream) {
+  const GemmArOperands& from = call.operands;
+  kernels::GemmArOperands op;
+  op.in = kernelType(from.in);
+  op.out = kernelType(from.out);
+  op.wire = kernelType(from.wire);
+  op.biasType = kernelType(from.biasType);
+  op.k = from.k;
+  op.a = from.a;
+  op.aStride = from.aStride;
+  op.b = from.b;
+  op.bStride = from.bStride;
+  op.bTransposed = from.bTransposed;
+  op.c = from.c;
+  op.cStride = from.cStride;
+  for (size_t l = 0; l < from.peerC.size(); ++l) op.peerC[l] = from.peerC[l];
+  op.bias = from.bias;
+  op.alpha = from.alpha;
+  op.beta = from.beta;
+  const std::string why = kernels::launchGemmAr(memory_, call.plan, call.kernel, call.hash, op, stream);
+  if (!why.empty()) {
+    static_cast<void>(cudaGetLastError());
+    fail(mkErrorUnhandledCuda, "%s", why.c_str());
+  }
+  return {};
+}
+
+namespace {
+
+// Whether the stream is being captured, and in which capture.
+cudaStreamCaptureStatus captureOf(cudaStream_t stream, unsigned long long* id) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t e = cudaStreamGetCaptureInfo(stream, &status, id);
+  if (e == cudaErrorStreamCaptureImplicit) {
+    static_cast<void>(cudaGetLastError());
+    fail(mkErrorCapture,
+         "the stream is the legacy default stream, and another stream is being captured; legal: another stream");
+  }
+  if (e == cudaErrorInvalidResourceHandle || e == cudaErrorInvalidValue || e == cudaErrorContextIsDestroyed) {
+    static_cast<void>(cudaGetLastError());
+    fail(mkErrorInvalidArgument, "stream %p is not a stream of the communicator's device", static_cast<void*>(stream));
+  }
+  check(e, "asking whether the stream is being captured");
+  if (status == cudaStreamCaptureStatusInvalidated)
+    fail(mkErrorCapture, "the capture of stream %p has been invalidated", static_cast<void*>(stream));
+  return status;
+}
+
+}  // namespace
+
+bool CudaPlatform::lastStream(cudaStream_t* stream) const {
+  const std::lock_guard lock(viewMutex_);
+  *stream = last_;
+  return launched_;
+}
+
+bool CudaPlatform::follow(mkStream_t stream) {
+  unsigned long long id = 0;
+  if (captureOf(stream, &id) == cudaStreamCaptureStatusActive) {
+    if (captureId_ == id && captured_ != stream) {
+      check(cudaEventRecord(order_, captured_), "ordering two captured streams");
+      check(cudaStreamWaitEvent(stream, order_, 0), "ordering two captured streams");
+    }
+    captureId_ = id;
+    captured_ = stream;
+    return true;
+  }
+  cudaStream_t last = nullptr;
+  if (lastStream(&last) && last != stream) {
+    unsigned long long other = 0;
+    if (captureOf(last, &other) == cudaStreamCaptureStatusNone) {
+      check(cudaEventRecord(order_, last), "ordering two streams");
+      check(cudaStreamWaitEvent(stream, order_, 0), "ordering two streams");
+    }
+  }
+  const std::lock_guard lock(viewMutex_);
+  launched_ = true;
+  last_ = stream;
+  return false;
+}
+
+void CudaPlatform::requireNoCapture(const char* what) const {
+  unsigned long long id = 0;
+  cudaStream_t last = nullptr;
+  if (lastStream(&last) && captureOf(last, &id) == cudaStreamCaptureStatusActive)
+    fail(mkErrorCapture, "%s while stream %p, which has operations of this communicator, is being captured", what,
+         static_cast<void*>(last));
+}
+
+bool CudaPlatform::busy() {
+  try {
+    const OnDevice on(device_);
+    cudaStream_t last = nullptr;
+    if (lastStream(&last)) {
+      const cudaError_t e = cudaStreamQuery(last);
+      if (e == cudaErrorNotReady) {
+        static_cast<void>(cudaGetLastError());
+        return true;
+      }
+      check(e, "the device has failed");
+    }
+    refresh(true);
+    return running();
+  } catch (const Error& e) {
+    MK_WARN(launch, "%s", e.what());
+    return false;  // nothing runs on a device that has failed
+  }
+}
+
+}  // namespace mk::cuda

@@ -1,0 +1,97 @@
+// The CUDA platform: one rank on one GPU.  Private words lie in device memory; what proxy and agents share lies in pinned host
+// memory; the host looks at the words by small copies on a stream of its own, which never waits for a kernel.
+#pragma once
+
+#include <mutex>
+#include <vector>
+
+#include "host/cuda_memory.h"
+#include "host/platform.h"
+#include "kernels/gemm_ar.h"
+
+namespace mk::cuda {
+
+class CudaPlatform final : public Platform {
+ public:
+  // On the current device.
+  explicit CudaPlatform(const Settings& settings);
+  ~CudaPlatform() override;
+  CudaPlatform(const CudaPlatform&) = delete;
+  CudaPlatform& operator=(const CudaPlatform&) = delete;
+
+  int device() const override { return device_; }
+  uint32_t smCount() const override { return smCount_; }
+  std::array<uint8_t, 16> deviceId() const override { return uuid_; }
+  uint32_t capacity() const override { return clusters_; }
+  void setCapacity(uint32_t clusters) override { clusters_ = clusters; }
+  int bind() const override;
+  void restore(int before) const override;
+
+  uint64_t heapPage() const override { return kPage; }
+  uint64_t workspaceUnit() const override { return 32 * kPage; }  // the flags of a bank are a 32nd
+  bool sharesMappings() const override { return false; }
+  uint32_t memoryKind() const override;
+  std::shared_ptr<HeapMemory> createHeap(uint64_t addressBytes) override {
+    return makeHeap(device_, addressBytes, true, side_);
+  }
+  std::shared_ptr<HeapMemory> attachHeap(uint64_t addressBytes, const std::shared_ptr<HeapMemory>&) override {
+    return makeHeap(device_, addressBytes, false, side_);
+  }
+  WindowExport exportWindow(void* ptr, size_t bytes) override { return cuda::exportWindow(device_, ptr, bytes); }
+  WindowMapping importWindow(const std::vector<uint8_t>& claim, std::vector<UniqueFd> fds, bool sameProcess) override {
+    return cuda::importWindow(device_, claim, std::move(fds), sameProcess);
+  }
+
+  void setUp(int rank, const sched::Place& place, const Heap& heap, const Settings& settings) override;
+  ProxyShared proxyShared() override;
+  uint64_t word(uint64_t index) const override;
+  void refresh(bool wait) override;
+  uint64_t completions() const override;
+  void raiseFlag(uint64_t offset, uint64_t value) override;
+  void revoke() override;
+
+  bool asynchronous() const override { return true; }
+  void planGemmAr(const sched::GemmArShape& shape, const sched::GemmArChoice& choice, GemmArCall* call) const override;
+  protocol::FailRecord runGemmAr(const GemmArCall& call, mkStream_t stream) override;
+  LaunchView view(uint64_t now) const override;
+  bool follow(mkStream_t stream) override;
+  void requireNoCapture(const char* what) const override;
+  bool busy() override;
+  bool running() const override;
+  bool hasRecord() const override;
+  protocol::FailRecord record() const override { return *memory_.record; }
+
+ private:
+  void requestView();
+  void takeView();
+  uint64_t hostWord(uint64_t index) const;
+  bool lastStream(cudaStream_t* stream) const;
+
+  int device_ = 0;
+  uint32_t smCount_ = 0, clusters_ = 0;
+  std::array<uint8_t, 16> uuid_ = {};
+  cudaStream_t side_ = nullptr;   // looks at words, revokes
+  cudaStream_t flags_ = nullptr;  // the proxy's
+  kernels::RankMemory memory_;
+  char* pinned_ = nullptr;      // one allocation: host words, record, copied words, sources of copies, ring
+  uint64_t* raised_ = nullptr;  // sources of raiseFlag(), used in turn
+  uint64_t raisedCount_ = 0;
+
+  mutable std::mutex viewMutex_;
+  uint64_t* copied_ = nullptr;  // where the newest copy of the private words lands
+  uint64_t viewWords_ = 0;
+  cudaEvent_t copiedEvent_ = nullptr;
+  bool copying_ = false;
+  std::vector<uint64_t> view_;  // the newest complete copy
+  uint64_t viewAt_ = 0, progressAt_ = 0;
+
+  bool launched_ = false;
+  cudaStream_t last_ = nullptr;  // of the newest launch that was not captured
+
+  // The caller's thread.
+  cudaEvent_t order_ = nullptr;
+  cudaStream_t captured_ = nullptr;
+  unsigned long long captureId_ = 0;
+};
+
+}  // namespace mk::cuda
