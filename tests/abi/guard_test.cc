@@ -147,7 +147,9 @@ TEST_CASE("version, build and error texts", "[api]") {
   CHECK(info.version == static_cast<uint32_t>(version));
   CHECK_FALSE(std::string(info.revision).empty());
   CHECK_FALSE(std::string(info.compiler).empty());
-  CHECK(std::string(info.platforms) == "cpu");
+  const bool cuda = info.cudaVersion != 0;
+  CHECK(std::string(info.platforms) == (cuda ? "cpu,cuda" : "cpu"));
+  CHECK(std::string(info.cudaArchs) == (cuda ? "90a" : ""));
   CHECK(info.transportAbiMajor == 1);
 
   const std::string unknown = mkGetErrorString(static_cast<mkResult_t>(99));

@@ -139,13 +139,24 @@ Operands::Operands(const Case& c, const World& world, int rank, mkComm_t comm)
   bias_.resize(static_cast<size_t>(c.n) * out + 16);
   cBytes_ = static_cast<size_t>(c.m * (c.n + c.padding)) * out;
   if (c.window) {
-    expect(mkMemAlloc(&windowMemory_, cBytes_ + 2 * kGuard), "mkMemAlloc");
+    if (windowAllocate) {
+      windowMemory_ = windowAllocate(cBytes_ + 2 * kGuard);
+    } else {
+      expect(mkMemAlloc(&windowMemory_, cBytes_ + 2 * kGuard), "mkMemAlloc");
+    }
     c_ = static_cast<char*>(windowMemory_) + kGuard;
     expect(mkCommWindowRegister(comm, windowMemory_, cBytes_ + 2 * kGuard, &window_), "register", comm);
-  } else {
+  }
+  if (!c.window || deviceMemory != nullptr) {
     cOwned_.resize(cBytes_ + 2 * kGuard + 64);
     c_ = cOwned_.data() + kGuard;
     c_ += (16 - reinterpret_cast<uintptr_t>(c_) % 16) % 16;
+  }
+  if (deviceMemory != nullptr) {
+    device_[0] = deviceMemory->allocate(a_.size());
+    device_[1] = deviceMemory->allocate(b_.size());
+    device_[2] = deviceMemory->allocate(bias_.size());
+    device_[3] = c.window ? windowMemory_ : deviceMemory->allocate(cBytes_ + 2 * kGuard);
   }
   tune_ = c.tune;
   tune_.structSize = sizeof(tune_);
@@ -154,13 +165,20 @@ Operands::Operands(const Case& c, const World& world, int rank, mkComm_t comm)
 }
 
 Operands::~Operands() {
+  for (void* const p : device_)
+    if (p != nullptr && p != windowMemory_) deviceMemory->release(p);
   if (window_ != nullptr) mkCommWindowDeregister(comm_, window_);
-  if (windowMemory_ != nullptr) mkMemFree(windowMemory_);
+  if (windowMemory_ != nullptr)
+    windowRelease ? windowRelease(windowMemory_) : static_cast<void>(mkMemFree(windowMemory_));
 }
 
 void Operands::refill(uint64_t seed) {
   case_.seed = seed;
   const size_t in = sizeOf(case_.in), out = sizeOf(case_.out);
+  struct Upload {
+    Operands& operands;
+    ~Upload() noexcept(false) { operands.upload(); }
+  } const upload{*this};
   const auto r = static_cast<uint64_t>(rank_);
   for (int64_t i = 0; i < case_.m; ++i)
     for (int64_t k = 0; k < kLocal_; ++k)
@@ -189,20 +207,45 @@ void Operands::refill(uint64_t seed) {
   }
 }
 
+void Operands::upload() {
+  if (deviceMemory == nullptr) return;
+  deviceMemory->upload(device_[0], a_.data(), a_.size());
+  deviceMemory->upload(device_[1], b_.data(), b_.size());
+  deviceMemory->upload(device_[2], bias_.data(), bias_.size());
+  deviceMemory->upload(device_[3], c_ - kGuard, cBytes_ + (case_.window ? 2 * kGuard : kGuard + kGuard / 2));
+}
+
+void Operands::download() const {
+  if (deviceMemory != nullptr)
+    deviceMemory->download(c_ - kGuard, device_[3], cBytes_ + (case_.window ? 2 * kGuard : kGuard + kGuard / 2));
+}
+
+void synchronize(mkStream_t stream) {
+  if (deviceMemory != nullptr) {
+    deviceMemory->synchronize(stream);
+  } else {
+    expect(mkCpuStreamSynchronize(stream), "synchronize");
+  }
+}
+
 mkGemmAllReduceArgs_t Operands::args() const {
+  const bool device = deviceMemory != nullptr;
+  const void* const a = device ? device_[0] : a_.data();
+  const void* const b = device ? device_[1] : b_.data();
+  const void* const c = device ? static_cast<char*>(device_[3]) + kGuard : c_;
   mkGemmAllReduceArgs_t x;
   MK_INIT(&x, MK_ID_GEMM_ALL_REDUCE_ARGS);
-  x.a = matrix(a_.data(), case_.in, case_.m, kLocal_, kLocal_ + case_.padding);
-  x.b = case_.transposed ? matrix(b_.data(), case_.in, case_.n, kLocal_, kLocal_ + case_.padding)
-                         : matrix(b_.data(), case_.in, kLocal_, case_.n, case_.n + case_.padding);
-  x.c = matrix(c_, case_.out, case_.m, case_.n, case_.n + case_.padding);
+  x.a = matrix(a, case_.in, case_.m, kLocal_, kLocal_ + case_.padding);
+  x.b = case_.transposed ? matrix(b, case_.in, case_.n, kLocal_, kLocal_ + case_.padding)
+                         : matrix(b, case_.in, kLocal_, case_.n, case_.n + case_.padding);
+  x.c = matrix(c, case_.out, case_.m, case_.n, case_.n + case_.padding);
   if (case_.window) {
     x.c.data = nullptr;
     x.c.window = window_;
     x.c.offset = kGuard;
   }
   if (case_.bias) {
-    x.bias.data = const_cast<char*>(bias_.data());
+    x.bias.data = device ? device_[2] : const_cast<char*>(bias_.data());
     x.bias.dtype = static_cast<uint32_t>(case_.out);
     x.bias.ndim = 1;
     x.bias.dims[0] = case_.n;
@@ -216,6 +259,7 @@ mkGemmAllReduceArgs_t Operands::args() const {
 }
 
 void Operands::check() const {
+  download();
   const size_t out = sizeOf(case_.out);
   for (size_t i = 0; i < kGuard; ++i)
     if (c_[static_cast<std::ptrdiff_t>(i) - static_cast<std::ptrdiff_t>(kGuard)] != kGuardByte)
@@ -270,6 +314,7 @@ void Operands::check() const {
 }
 
 std::vector<uint16_t> Operands::outputBits() const {
+  download();
   std::vector<uint16_t> bits;
   const size_t out = sizeOf(case_.out);
   for (int64_t i = 0; i < case_.m; ++i) {
@@ -290,7 +335,7 @@ void runCase(const Case& c, const World& world, int rank, mkComm_t comm, mkStrea
   expect(mkOpWorkspaceSize(comm, MK_OP_GEMM_ALL_REDUCE, &args, &bytes), "workspace");
   expect(mkCommReserve(comm, bytes), "reserve", comm);
   expect(mkGemmAllReduce(comm, &args, stream), "mkGemmAllReduce", comm);
-  expect(mkCpuStreamSynchronize(stream), "synchronize");
+  synchronize(stream);
   mkResult_t async = mkSuccess;
   expect(mkCommGetAsyncError(comm, &async), "async");
   expect(async, "asynchronous error", comm);

@@ -43,6 +43,21 @@ struct Case {
   std::string text() const;
 };
 
+// Where operands lie if not in host memory: a GPU test sets it.  Functions throw std::string; copies are complete on return.
+struct DeviceMemory {
+  void* (*allocate)(size_t bytes) = nullptr;
+  void (*release)(void* ptr) = nullptr;
+  void (*upload)(void* to, const void* from, size_t bytes) = nullptr;
+  void (*download)(void* to, const void* from, size_t bytes) = nullptr;
+  void (*synchronize)(mkStream_t stream) = nullptr;
+};
+inline const DeviceMemory* deviceMemory = nullptr;
+// Where windows lie if not in memory of mkMemAlloc.
+inline std::function<void*(size_t)> windowAllocate;
+inline std::function<void(void*)> windowRelease;
+// Until what is on the stream has ended.
+void synchronize(mkStream_t stream);
+
 // One rank's buffers of a case.  Inputs depend on (seed, rank) only.
 class Operands {
  public:
@@ -57,15 +72,24 @@ class Operands {
   void check() const;
   std::vector<uint16_t> outputBits() const;  // for bit-identity between ranks; fp32 as pairs
   void* c() const { return c_; }
+  // The bytes of A and B where the operation reads them, and of C; with deviceMemory.
+  std::pair<void*, size_t> deviceBytes(char which) const {
+    if (which == 'c') return {static_cast<char*>(device_[3]) + 256, cBytes_};
+    return which == 'a' ? std::pair(device_[0], a_.size()) : std::pair(device_[1], b_.size());
+  }
 
  private:
+  void upload();
+  void download() const;
+
   Case case_;
   World world_;
   int rank_;
   mkComm_t comm_;
   int64_t kLocal_ = 0;
   std::vector<char> a_, b_, bias_, cOwned_;
-  char* c_ = nullptr;
+  void* device_[4] = {};  // a, b, bias, and c from its first guard on; null without deviceMemory
+  char* c_ = nullptr;     // in host memory
   size_t cBytes_ = 0;
   mkWindow_t window_ = nullptr;
   void* windowMemory_ = nullptr;

@@ -143,6 +143,7 @@ TEST_CASE("rank", "[.]") {
   const auto role = roles().find(variable("MK_TEST_ROLE"));
   REQUIRE(role != roles().end());
   try {
+    if (beforeRole != nullptr) beforeRole(rank.rank());
     role->second(rank);
     rank.note("end");
   } catch (const std::string& text) {
@@ -248,7 +249,15 @@ mkComm_t Rank::join(const std::function<void(mkConfig_t&)>& configure) {
 mkResult_t Rank::operation(const std::string& name, mkComm_t comm, const World& world, int index, const Case& c) {
   const Operands operands(c, world, index, comm);
   const mkGemmAllReduceArgs_t args = operands.args();
-  const mkResult_t result = call(name, [&] { return mkGemmAllReduce(comm, &args, nullptr); });
+  note(name + " begins");
+  mkResult_t result = mkGemmAllReduce(comm, &args, nullptr);
+  std::string text = result != mkSuccess ? mkGetLastError(nullptr) : "";
+  if (result == mkSuccess && deviceMemory != nullptr) {
+    synchronize(nullptr);
+    expect(mkCommGetAsyncError(comm, &result), "async");
+    if (result != mkSuccess) text = mkGetLastError(comm);
+  }
+  note(name, result, text);
   if (result == mkSuccess) attempt(name + " check", [&] { operands.check(); });
   return result;
 }

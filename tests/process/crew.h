@@ -90,6 +90,8 @@ class Rank {
 };
 
 using Role = void (*)(Rank&);
+// What every rank does first: a GPU test chooses its device.
+inline void (*beforeRole)(int rank) = nullptr;
 struct RegisterRole {
   RegisterRole(const char* name, Role role);
 };

@@ -1,0 +1,309 @@
+// What the CPU platform's process tests show, on GPUs: death in mid-kernel, a stalled rank, a late one, arguments that differ, an
+// abort in flight.  Afterwards the device is usable, with a new communicator.
+#include <csignal>
+#include <thread>
+
+#include "gpu/device.h"
+#include "process/crew.h"
+#include "support/catch_compat.h"
+
+using test::Case;
+using test::Crew;
+using test::cuda;
+using test::expect;
+using test::Note;
+using test::World;
+
+namespace {
+
+const Case kCase{.m = 520, .n = 392, .k = 96, .window = true};
+
+void sleepMs(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
+
+// Large operands without contents: one launch takes about 2 ms.
+struct Large {
+  static constexpr int64_t kSize = 8192;
+  void *a = nullptr, *b = nullptr, *c = nullptr;
+  mkGemmAllReduceArgs_t args;
+  explicit Large(mkComm_t comm) {
+    const size_t bytes = size_t{kSize} * kSize * 2;
+    for (void** p : {&a, &b, &c}) {
+      cuda(cudaMalloc(p, bytes), "memory");
+      cuda(cudaMemset(*p, 0, bytes), "memory");
+    }
+    cuda(cudaDeviceSynchronize(), "memory");
+    MK_INIT(&args, MK_ID_GEMM_ALL_REDUCE_ARGS);
+    const auto set = [](mkTensor_t* t, void* data) {
+      t->data = data;
+      t->dtype = mkBfloat16;
+      t->ndim = 2;
+      t->dims[0] = t->dims[1] = kSize;
+    };
+    set(&args.a, a);
+    set(&args.b, b);
+    set(&args.c, c);
+    size_t workspace = 0;
+    expect(mkOpWorkspaceSize(comm, MK_OP_GEMM_ALL_REDUCE, &args, &workspace), "workspace");
+    expect(mkCommReserve(comm, workspace), "reserve", comm);
+  }
+};
+
+// The error that the communicator gets within so many seconds.
+void noteError(test::Rank& rank, mkComm_t comm, int seconds) {
+  mkResult_t async = mkSuccess;
+  for (int i = 0; i < seconds * 1000 && async == mkSuccess; ++i) {
+    sleepMs(1);
+    expect(mkCommGetAsyncError(comm, &async), "async");
+  }
+  rank.note("error", async, mkGetLastError(comm));
+}
+
+// Destroys what has failed, and shows that the device still works.
+void goOn(test::Rank& rank, mkComm_t comm, cudaStream_t stream) {
+  rank.attempt("stream ends", [&] { test::synchronize(stream); });
+  if (comm != nullptr) rank.call("ending", [&] { return mkCommDestroy(comm); });
+  const std::string name = "after " + std::to_string(rank.rank());
+  mkComm_t next = nullptr;
+  if (rank.join(name, {1, 1}, 0, &next) != mkSuccess) return;
+  rank.attempt("again", [&] { test::runCase({.m = 300, .n = 264, .k = 64}, {1, 1}, 0, next, stream); });
+  rank.call("destroy", [&] { return mkCommDestroy(next); });
+}
+
+void checkGoesOn(const Crew& crew, int rank) {
+  CHECK(crew.status(rank) == 0);
+  MK_CHECK_NOTE(crew, rank, "stream ends", 0);
+  MK_CHECK_NOTE(crew, rank, "again", 0);
+  MK_CHECK_NOTE(crew, rank, "destroy", mkSuccess);
+}
+
+void checkError(const Crew& crew, int rank, int code, int culprit) {
+  const Note note = crew.note(rank, "error");
+  INFO("rank " << rank << ": " << note.text);
+  CHECK(note.code == code);
+  CHECK(test::namesRank(note.text, culprit));
+}
+
+cudaStream_t newStream() {
+  cudaStream_t stream = nullptr;
+  cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  return stream;
+}
+
+}  // namespace
+
+// ---- Death ---------------------------------------------------------------------------------------------------------
+
+MK_ROLE(death) {
+  const bool victim = rank.rank() == rank.number("victim");
+  mkComm_t comm = rank.join([](mkConfig_t& c) { c.teardownTimeoutMs = 4000; });
+  cudaStream_t stream = newStream();
+  test::runCase(kCase, rank.world(), rank.rank(), comm, stream);
+  const Large large(comm);
+  rank.meet("ready");
+  // Idle: the others' kernels wait for this rank to enter.  Else it dies while its own are running.
+  if (victim && rank.option("how") == "idle") {
+    sleepMs(50);
+    test::dieNow(rank);
+  }
+  for (int i = 0; i < 200; ++i) {
+    if (mkGemmAllReduce(comm, &large.args, stream) != mkSuccess) break;
+    if (victim && i == 100) rank.note("running");
+  }
+  if (victim) sleepMs(20000);  // killed meanwhile
+  noteError(rank, comm, 10);
+  goOn(rank, comm, stream);
+}
+
+TEST_CASE("a rank dies in mid-kernel, or while the others' kernels wait for it", "[failures]") {
+  MK_NEED_GPUS(2);
+  const World world = GENERATE(World{1, 2}, World{2, 1});
+  const std::string how = GENERATE("running", "idle");
+  const int victim = GENERATE(1, 0);
+  if (world.nodes > 1 && victim == 0) return;
+  Crew crew("death", world, {{"victim", std::to_string(victim)}, {"how", how}});
+  bool good = true;
+  uint64_t killed = 0;
+  if (how == "running") {
+    good = crew.untilNoted(victim, "running", 40);
+    killed = test::clockNs();
+    kill(crew.pid(victim), SIGKILL);
+  }
+  good = good && crew.finish(40);
+  INFO(world.nodes << " nodes x " << world.locals << ", rank " << victim << " dies " << how << "\n" << crew.story());
+  REQUIRE(good);
+  if (how == "idle") killed = crew.note(victim, "death").endNs;
+  const int survivor = 1 - victim;
+  checkError(crew, survivor, mkErrorRemote, victim);
+  CHECK(static_cast<double>(crew.note(survivor, "error").endNs - killed) * 1e-9 < 5);
+  CHECK(crew.note(survivor, "ending").seconds() < 5);
+  checkGoesOn(crew, survivor);
+}
+
+// ---- A rank that stands still, is late, or differs -------------------------------------------------------------------
+
+MK_ROLE(stalled) {
+  mkComm_t comm = rank.join([](mkConfig_t& c) {
+    c.timeoutMs = 2000;
+    c.teardownTimeoutMs = 3000;
+  });
+  cudaStream_t stream = newStream();
+  const Large large(comm);
+  rank.meet("ready");
+  for (int i = 0; i < 400; ++i) {
+    if (mkGemmAllReduce(comm, &large.args, stream) != mkSuccess) break;
+    if (i == 50) rank.note("running");
+  }
+  noteError(rank, comm, 15);
+  goOn(rank, comm, stream);
+}
+
+TEST_CASE("a rank whose process is stopped in mid-kernel is named within the deadline", "[failures]") {
+  MK_NEED_GPUS(2);
+  // Within a node nothing but the GPU is needed: a stopped process stalls only the network.
+  Crew crew("stalled", {2, 1}, {}, {"MKERNEL_LOOPBACK_GBPS=20"});
+  bool good = crew.untilNoted(1, "running", 40);
+  kill(crew.pid(1), SIGSTOP);
+  const uint64_t stopped = test::clockNs();
+  good = good && crew.untilNoted(0, "error", 20);
+  kill(crew.pid(1), SIGCONT);
+  good = good && crew.finish(40);
+  INFO(crew.story());
+  REQUIRE(good);
+  checkError(crew, 0, mkErrorTimeout, 1);
+  CHECK(static_cast<double>(crew.note(0, "error").endNs - stopped) * 1e-9 < 8);
+  checkGoesOn(crew, 0);
+  checkGoesOn(crew, 1);
+}
+
+MK_ROLE(late) {
+  mkComm_t comm = rank.join([](mkConfig_t& c) { c.timeoutMs = 1000; });
+  cudaStream_t stream = newStream();
+  test::runCase(kCase, rank.world(), rank.rank(), comm, stream);
+  rank.attempt("late", [&] {
+    for (uint64_t seed = 2; seed < 4; ++seed) {
+      if (rank.rank() == 1) sleepMs(2500);
+      Case c = kCase;
+      c.window = false;  // nothing collective before the launch
+      c.seed = seed;
+      test::Operands o(c, rank.world(), rank.rank(), comm);
+      const mkGemmAllReduceArgs_t args = o.args();
+      expect(mkGemmAllReduce(comm, &args, stream), "launch", comm);
+      test::synchronize(stream);
+      mkResult_t async = mkSuccess;
+      expect(mkCommGetAsyncError(comm, &async), "async");
+      expect(async, "asynchronous", comm);
+      o.check();
+    }
+  });
+  rank.call("destroy", [&] { return mkCommDestroy(comm); });
+}
+
+TEST_CASE("a rank that enters late has no deadline", "[failures]") {
+  MK_NEED_GPUS(2);
+  const World world = GENERATE(World{1, 2}, World{2, 1});
+  Crew crew("late", world, {}, {"MKERNEL_HEAP_BYTES=67108864"});
+  const bool finished = crew.finish(40);
+  INFO(crew.story());
+  REQUIRE(finished);
+  for (int r = 0; r < 2; ++r) {
+    CHECK(crew.status(r) == 0);
+    MK_CHECK_NOTE(crew, r, "late", 0);
+    MK_CHECK_NOTE(crew, r, "destroy", mkSuccess);
+  }
+}
+
+MK_ROLE(differ) {
+  mkComm_t comm = rank.join();
+  cudaStream_t stream = newStream();
+  Case c = kCase;
+  c.window = false;
+  test::runCase(c, rank.world(), rank.rank(), comm, stream);
+  c.alpha = rank.rank() == 1 ? 0.25f : 1;
+  const test::Operands o(c, rank.world(), rank.rank(), comm);
+  const mkGemmAllReduceArgs_t args = o.args();
+  rank.call("launch", [&] { return mkGemmAllReduce(comm, &args, stream); });
+  noteError(rank, comm, 15);
+  goOn(rank, comm, stream);
+}
+
+TEST_CASE("arguments that differ on a known shape are shown on every rank", "[failures]") {
+  MK_NEED_GPUS(2);
+  const World world = GENERATE(World{1, 2}, World{2, 1});
+  Crew crew("differ", world);
+  const bool finished = crew.finish(40);
+  INFO(crew.story());
+  REQUIRE(finished);
+  for (int r = 0; r < 2; ++r) {
+    checkError(crew, r, mkErrorInvalidUsage, 1);
+    const std::string text = crew.note(r, "error").text;
+    CHECK(text.find("alpha=0.25") != std::string::npos);
+    CHECK(text.find("alpha=1,") != std::string::npos);
+    checkGoesOn(crew, r);
+  }
+}
+
+MK_ROLE(refuse) {
+  mkComm_t comm = rank.join();
+  cudaStream_t stream = newStream();
+  Case c = kCase;
+  c.window = false;
+  test::runCase(c, rank.world(), rank.rank(), comm, stream);
+  const test::Operands o(c, rank.world(), rank.rank(), comm);
+  mkGemmAllReduceArgs_t args = o.args();
+  if (rank.rank() == 1) args.a.dims[1] += 1;
+  rank.call("launch", [&] { return mkGemmAllReduce(comm, &args, stream); });
+  noteError(rank, comm, 15);
+  goOn(rank, comm, stream);
+}
+
+TEST_CASE("arguments refused on one rank are an error on all", "[failures]") {
+  MK_NEED_GPUS(2);
+  Crew crew("refuse", {1, 2});
+  const bool finished = crew.finish(40);
+  INFO(crew.story());
+  REQUIRE(finished);
+  MK_CHECK_NOTE(crew, 1, "launch", mkErrorInvalidArgument);
+  for (int r = 0; r < 2; ++r) {
+    checkError(crew, r, crew.note(r, "error").code, 1);
+    CHECK(crew.note(r, "error").code != mkSuccess);
+    checkGoesOn(crew, r);
+  }
+}
+
+// ---- Abort -----------------------------------------------------------------------------------------------------------
+
+MK_ROLE(abort) {
+  const std::string how = rank.option("how");
+  mkComm_t comm = rank.join([](mkConfig_t& c) { c.teardownTimeoutMs = 4000; });
+  cudaStream_t stream = newStream();
+  test::runCase(kCase, rank.world(), rank.rank(), comm, stream);
+  const Large large(comm);
+  rank.meet("ready");
+  // Rank 1 has launched nothing: the kernels of rank 0 wait for it.  Or both are in the middle.
+  if (rank.rank() == 0 || how == "both") {
+    for (int i = 0; i < 200; ++i)
+      if (mkGemmAllReduce(comm, &large.args, stream) != mkSuccess) break;
+  }
+  if (rank.rank() == 0) {
+    sleepMs(100);
+    rank.call("abort", [&] { return mkCommAbort(comm); });
+    comm = nullptr;
+  } else {
+    noteError(rank, comm, 15);
+  }
+  goOn(rank, comm, stream);
+}
+
+TEST_CASE("an abort with launches in flight", "[failures]") {
+  MK_NEED_GPUS(2);
+  const World world = GENERATE(World{1, 2}, World{2, 1});
+  const std::string how = GENERATE("both", "one");
+  Crew crew("abort", world, {{"how", how}});
+  const bool finished = crew.finish(40);
+  INFO(world.nodes << " nodes x " << world.locals << ", " << how << "\n" << crew.story());
+  REQUIRE(finished);
+  MK_CHECK_NOTE(crew, 0, "abort", mkSuccess);
+  CHECK(crew.note(0, "abort").seconds() < 4);
+  checkError(crew, 1, mkErrorRemote, 0);
+  for (int r = 0; r < 2; ++r) checkGoesOn(crew, r);
+}

@@ -1,0 +1,130 @@
+// Captured operations: replayed with new inputs, mixed with launches outside a graph, the heap grown in between.
+#include <memory>
+
+#include "gpu/device.h"
+#include "process/crew.h"
+#include "support/catch_compat.h"
+
+using test::Case;
+using test::Crew;
+using test::cuda;
+using test::expect;
+using test::Operands;
+using test::World;
+
+namespace {
+
+constexpr int kSets = 6;
+
+// Inputs, and the result that a checked launch has given.
+struct Set {
+  void *a = nullptr, *b = nullptr, *c = nullptr;
+};
+
+void* copyOf(const std::pair<void*, size_t>& bytes) {
+  void* copy = nullptr;
+  cuda(cudaMalloc(&copy, bytes.second), "memory");
+  cuda(cudaMemcpy(copy, bytes.first, bytes.second, cudaMemcpyDeviceToDevice), "copy");
+  return copy;
+}
+
+}  // namespace
+
+MK_ROLE(replay) {
+  const int replays = rank.number("replays");
+  mkComm_t comm = rank.join();
+  cudaStream_t stream = nullptr;
+  cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  rank.attempt("graphs", [&] {
+    const Case c{.m = 700, .n = 520, .k = 256, .window = rank.option("window") == "1", .bias = true};
+    Operands o(c, rank.world(), rank.rank(), comm);
+    const mkGemmAllReduceArgs_t args = o.args();
+    size_t bytes = 0;
+    expect(mkOpWorkspaceSize(comm, MK_OP_GEMM_ALL_REDUCE, &args, &bytes), "workspace");
+    expect(mkCommReserve(comm, bytes), "reserve", comm);
+
+    cudaGraph_t graph = nullptr;
+    cudaGraphExec_t exec = nullptr;
+    cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
+    expect(mkGemmAllReduce(comm, &args, stream), "captured launch", comm);
+    cuda(cudaStreamEndCapture(stream, &graph), "capture");
+    cuda(cudaGraphInstantiate(&exec, graph, 0), "graph");
+
+    std::vector<Set> sets;
+    for (uint64_t seed = 1; seed <= kSets; ++seed) {
+      o.refill(seed);
+      if (seed % 2 == 0) {
+        cuda(cudaGraphLaunch(exec, stream), "replay");
+      } else {
+        expect(mkGemmAllReduce(comm, &args, stream), "launch", comm);
+      }
+      test::synchronize(stream);
+      o.check();
+      sets.push_back({copyOf(o.deviceBytes('a')), copyOf(o.deviceBytes('b')), copyOf(o.deviceBytes('c'))});
+    }
+    unsigned long long* different = nullptr;
+    cuda(cudaMalloc(reinterpret_cast<void**>(&different), sizeof(*different)), "memory");
+    cuda(cudaMemset(different, 0, sizeof(*different)), "memory");
+    const auto [a, aBytes] = o.deviceBytes('a');
+    const auto [b, bBytes] = o.deviceBytes('b');
+    const auto [out, outBytes] = o.deviceBytes('c');
+    for (int i = 0; i < replays; ++i) {
+      const Set& set = sets[static_cast<size_t>(i * 7 % kSets)];
+      cuda(cudaMemcpyAsync(a, set.a, aBytes, cudaMemcpyDeviceToDevice, stream), "inputs");
+      cuda(cudaMemcpyAsync(b, set.b, bBytes, cudaMemcpyDeviceToDevice, stream), "inputs");
+      cuda(cudaMemsetAsync(out, 0xff, outBytes, stream), "poison");
+      if (i % 97 == 50) {
+        expect(mkGemmAllReduce(comm, &args, stream), "launch", comm);
+      } else {
+        cuda(cudaGraphLaunch(exec, stream), "replay");
+      }
+      test::countDifferent(out, set.c, outBytes, different, stream);
+      if (i == replays / 2) {
+        test::synchronize(stream);
+        expect(mkCommReserve(comm, 3 * bytes + (size_t{200} << 20)), "reserve", comm);
+      }
+    }
+    test::synchronize(stream);
+    mkResult_t async = mkSuccess;
+    expect(mkCommGetAsyncError(comm, &async), "async");
+    expect(async, "asynchronous", comm);
+    unsigned long long count = 0;
+    cuda(cudaMemcpy(&count, different, sizeof(count), cudaMemcpyDeviceToHost), "result");
+    if (count != 0) throw std::to_string(count) + " bytes differ from what the checked launches gave";
+    mkCommInfo_t info;
+    MK_INIT(&info, MK_ID_COMM_INFO);
+    expect(mkCommQuery(comm, &info), "query");
+    if (info.nextEpoch != uint64_t(kSets + replays) + 1) throw "the next epoch is " + std::to_string(info.nextEpoch);
+    for (const Set& s : sets)
+      for (void* p : {s.a, s.b, s.c}) cuda(cudaFree(p), "memory");
+    cuda(cudaFree(different), "memory");
+    cuda(cudaGraphExecDestroy(exec), "graph");
+    cuda(cudaGraphDestroy(graph), "graph");
+
+    // What is not legal during a capture says so, and leaves it whole.
+    cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
+    expect(mkGemmAllReduce(comm, &args, stream), "captured launch", comm);
+    const mkResult_t reserve = mkCommReserve(comm, size_t{1} << 32);
+    const mkResult_t destroy = mkCommDestroy(comm);
+    cuda(cudaStreamEndCapture(stream, &graph), "capture");
+    cuda(cudaGraphDestroy(graph), "graph");
+    expect(reserve, "reserve during a capture", nullptr, mkErrorCapture);
+    expect(destroy, "destroy during a capture", nullptr, mkErrorCapture);
+  });
+  rank.call("destroy", [&] { return mkCommDestroy(comm); });
+}
+
+TEST_CASE("graphs are replayed with new inputs, mixed with other launches, and outlive a reservation", "[graphs]") {
+  MK_NEED_GPUS(2);
+  const World world = GENERATE(World{1, 2}, World{2, 1});
+  const std::string window = GENERATE("1", "0");
+  Crew crew("replay", world, {{"replays", "10000"}, {"window", window}});
+  const bool finished = crew.finish(100);
+  INFO(world.nodes << " nodes x " << world.locals << ", window " << window << "\n" << crew.story());
+  REQUIRE(finished);
+  for (int r = 0; r < world.ranks(); ++r) {
+    CHECK(crew.status(r) == 0);
+    MK_CHECK_NOTE(crew, r, "graphs", 0);
+    MK_CHECK_NOTE(crew, r, "destroy", mkSuccess);
+  }
+}

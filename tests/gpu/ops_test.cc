@@ -1,0 +1,232 @@
+// Whole operations through the C interface: one rank, two ranks of a node, two emulated nodes of one rank.
+#include <memory>
+
+#include "gpu/device.h"
+#include "process/crew.h"
+#include "support/catch_compat.h"
+
+using test::Case;
+using test::Crew;
+using test::expect;
+using test::Operands;
+using test::World;
+
+namespace {
+
+std::vector<Case> cases(bool network) {
+  std::vector<Case> all;
+  const auto add = [&](Case c) { all.push_back(c); };
+  for (const bool window : {true, false}) {
+    add({.m = 512, .n = 512, .k = 256, .window = window});
+    add({.m = 1000, .n = 776, .k = 528, .window = window, .bias = true, .alpha = 0.5f, .beta = -1});
+    add({.m = 257, .n = 136, .k = 64, .in = mkFloat16, .out = mkFloat16, .transposed = true, .window = window});
+    add({.m = 300, .n = 264, .k = 200, .out = mkFloat32, .window = window, .beta = 2});
+    add({.m = 255, .n = 520, .k = 128, .wireF32 = true, .window = window, .padding = 8});
+    add({.m = 1, .n = 8, .k = 8, .window = window});
+    add({.m = 130, .n = 128, .k = 0, .window = window, .beta = 1});
+    add({.m = 0, .n = 128, .k = 64, .window = window});
+  }
+  Case tuned{.m = 700, .n = 600, .k = 96, .window = true};
+  tuned.tune.tileN = 128;
+  tuned.tune.computeAgents = 6;
+  if (network) {
+    tuned.tune.chunkTiles = 1;
+    tuned.tune.exchange = MK_EXCHANGE_HOME;
+  }
+  add(tuned);
+  return all;
+}
+
+void allGood(const Crew& crew, const World& world) {
+  for (int r = 0; r < world.ranks(); ++r) {
+    CHECK(crew.status(r) == 0);
+    MK_CHECK_NOTE(crew, r, "cases", 0);
+    MK_CHECK_NOTE(crew, r, "destroy", mkSuccess);
+  }
+}
+
+}  // namespace
+
+MK_ROLE(cases) {
+  mkComm_t comm = rank.join();
+  cudaStream_t stream = nullptr;
+  test::cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  rank.attempt("cases", [&] {
+    uint64_t seed = 0;
+    for (int round = 0; round < 2; ++round) {
+      for (Case c : cases(rank.world().nodes > 1)) {
+        c.seed = ++seed;
+        test::runCase(c, rank.world(), rank.rank(), comm, seed % 3 == 0 ? nullptr : stream);
+      }
+    }
+  });
+  mkCommInfo_t info;
+  MK_INIT(&info, MK_ID_COMM_INFO);
+  expect(mkCommQuery(comm, &info), "query");
+  if (std::string(info.platform) != "cuda" || info.device != rank.rank() % test::deviceCount())
+    throw std::string("not on its device");
+  rank.call("destroy", [&] { return mkCommDestroy(comm); });
+}
+
+TEST_CASE("one rank", "[ops]") {
+  MK_NEED_GPUS(1);
+  Crew crew("cases", {1, 1});
+  const bool finished = crew.finish(60);
+  INFO(crew.story());
+  REQUIRE(finished);
+  allGood(crew, {1, 1});
+}
+
+TEST_CASE("two ranks", "[ops]") {
+  MK_NEED_GPUS(2);
+  const World world = GENERATE(World{1, 2}, World{2, 1});
+  const std::string contract = GENERATE("ordered", "completion");
+  const std::string start = GENERATE("0", "4294967290");
+  if (world.nodes == 1 && contract == "completion") return;
+  Crew crew("cases", world, {}, {"MKERNEL_LOOPBACK_CONTRACT=" + contract, "MKERNEL_EPOCH_START=" + start});
+  const bool finished = crew.finish(90);
+  INFO(world.nodes << " nodes x " << world.locals << ", " << contract << ", from epoch " << start << "\n"
+                   << crew.story());
+  REQUIRE(finished);
+  allGood(crew, world);
+}
+
+// ---- Beside others ---------------------------------------------------------------------------------------------------
+
+MK_ROLE(beside) {
+  mkComm_t comm = rank.join();
+  cudaStream_t stream = nullptr, other = nullptr;
+  test::cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  test::cuda(cudaStreamCreateWithFlags(&other, cudaStreamNonBlocking), "stream");
+  int* stop = nullptr;
+  test::cuda(cudaHostAlloc(reinterpret_cast<void**>(&stop), sizeof(int), cudaHostAllocMapped), "pinned memory");
+  *stop = 0;
+  rank.attempt("cases", [&] {
+    const Case c{.m = 1024, .n = 1024, .k = 512, .window = true};
+    Operands o(c, rank.world(), rank.rank(), comm);
+    const mkGemmAllReduceArgs_t args = o.args();
+    size_t bytes = 0;
+    expect(mkOpWorkspaceSize(comm, MK_OP_GEMM_ALL_REDUCE, &args, &bytes), "workspace");
+    expect(mkCommReserve(comm, bytes), "reserve", comm);
+    mkTune_t tune;
+    MK_INIT(&tune, MK_ID_TUNE);
+    expect(mkTuneQuery(comm, MK_OP_GEMM_ALL_REDUCE, &args, &tune), "tune");
+    // Clusters of two lie within a part of the GPU, so one more pair of SMs may be needed where those left are scattered.
+    const int left = static_cast<int>(tune.minSMs) + std::stoi(rank.option("spare"));
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      o.refill(seed);
+      *stop = 0;
+      test::occupy(test::smCount() - left, stop, other);
+      expect(mkGemmAllReduce(comm, &args, stream), "launch", comm);
+      test::synchronize(stream);  // while the other kernel still runs
+      const bool still = cudaStreamQuery(other) == cudaErrorNotReady;
+      *stop = 1;
+      test::synchronize(other);
+      if (!still) throw std::string("the other kernel had ended");
+      mkResult_t async = mkSuccess;
+      expect(mkCommGetAsyncError(comm, &async), "async");
+      expect(async, "asynchronous", comm);
+      o.check();
+    }
+  });
+  *stop = 1;
+  rank.call("destroy", [&] { return mkCommDestroy(comm); });
+}
+
+TEST_CASE("progress with another kernel on all SMs but those that suffice", "[ops]") {
+  MK_NEED_GPUS(2);
+  const World world = GENERATE(World{1, 2}, World{2, 1});
+  Crew crew("beside", world, {{"spare", "6"}});
+  const bool finished = crew.finish(60);
+  INFO(world.nodes << " nodes x " << world.locals << "\n" << crew.story());
+  REQUIRE(finished);
+  allGood(crew, world);
+}
+
+MK_ROLE(several) {
+  mkComm_t comms[2] = {};
+  cudaStream_t streams[2] = {};
+  for (int i = 0; i < 2; ++i) {
+    if (rank.join(std::to_string(i), rank.world(), rank.rank(), &comms[i], [](mkConfig_t& c) { c.maxSMs = 44; }) !=
+        mkSuccess)
+      return;
+    test::cuda(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking), "stream");
+  }
+  rank.attempt("cases", [&] {
+    for (int round = 0; round < 20; ++round) {
+      std::unique_ptr<Operands> operands[2];
+      for (int i = 0; i < 2; ++i) {
+        Case c{.m = 600, .n = 520, .k = 128, .window = round % 2 == 0};
+        c.seed = static_cast<uint64_t>(2 * round + i) + 1;
+        operands[i] = std::make_unique<Operands>(c, rank.world(), rank.rank(), comms[i]);
+        const mkGemmAllReduceArgs_t args = operands[i]->args();
+        size_t bytes = 0;
+        expect(mkOpWorkspaceSize(comms[i], MK_OP_GEMM_ALL_REDUCE, &args, &bytes), "workspace");
+        expect(mkCommReserve(comms[i], bytes), "reserve", comms[i]);
+      }
+      for (int i = 0; i < 2; ++i) {  // in opposite order on neighbouring ranks
+        const int which = (i + rank.rank() + round) % 2;
+        const mkGemmAllReduceArgs_t args = operands[which]->args();
+        expect(mkGemmAllReduce(comms[which], &args, streams[which]), "launch", comms[which]);
+      }
+      for (int i = 0; i < 2; ++i) {
+        test::synchronize(streams[i]);
+        mkResult_t async = mkSuccess;
+        expect(mkCommGetAsyncError(comms[i], &async), "async");
+        expect(async, "asynchronous", comms[i]);
+        operands[i]->check();
+      }
+    }
+  });
+  for (mkComm_t comm : comms) rank.call("destroy", [&] { return mkCommDestroy(comm); });
+}
+
+TEST_CASE("two communicators share the GPUs, in opposite order", "[ops]") {
+  MK_NEED_GPUS(2);
+  const World world = GENERATE(World{1, 2}, World{2, 1});
+  Crew crew("several", world);
+  const bool finished = crew.finish(60);
+  INFO(world.nodes << " nodes x " << world.locals << "\n" << crew.story());
+  REQUIRE(finished);
+  allGood(crew, world);
+}
+
+MK_ROLE(streams) {
+  mkComm_t comm = rank.join();
+  cudaStream_t streams[3] = {};
+  for (cudaStream_t& s : streams) test::cuda(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "stream");
+  rank.attempt("cases", [&] {
+    // Launched on one stream after the other without a wait between: they run in the order of the calls.
+    const Case c{.m = 512, .n = 384, .k = 128, .window = true};
+    std::vector<std::unique_ptr<Operands>> operands;
+    for (int i = 0; i < 12; ++i) {
+      Case mine = c;
+      mine.seed = static_cast<uint64_t>(i) + 1;
+      operands.push_back(std::make_unique<Operands>(mine, rank.world(), rank.rank(), comm));
+    }
+    for (size_t i = 0; i < operands.size(); ++i) {
+      const mkGemmAllReduceArgs_t args = operands[i]->args();
+      expect(mkGemmAllReduce(comm, &args, i % 4 == 3 ? nullptr : streams[i % 4]), "launch", comm);
+    }
+    if (mkCommReserve(comm, size_t{1} << 28) == mkSuccess) {
+      // The launches had ended by then.
+    }
+    for (cudaStream_t s : streams) test::synchronize(s);
+    test::synchronize(nullptr);
+    mkResult_t async = mkSuccess;
+    expect(mkCommGetAsyncError(comm, &async), "async");
+    expect(async, "asynchronous", comm);
+    for (const auto& o : operands) o->check();
+  });
+  rank.call("destroy", [&] { return mkCommDestroy(comm); });
+}
+
+TEST_CASE("launches on several streams run in the order of the calls", "[ops]") {
+  MK_NEED_GPUS(2);
+  const World world{1, 2};
+  Crew crew("streams", world);
+  const bool finished = crew.finish(60);
+  INFO(crew.story());
+  REQUIRE(finished);
+  allGood(crew, world);
+}
