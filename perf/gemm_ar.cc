@@ -1,6 +1,6 @@
 // mk_gemm_ar_perf: runs mkGemmAllReduce over a scan of M on the ranks of an MPI job, checks every result against a
 // reference in double, compares the bytes sent over the network with the formula, and prints a table as nccl-tests does.
-// perf/README.md explains the columns.
+// perf/README.md explains the columns.  This file holds the run on the CPU platform; cuda/gemm_ar_cuda.cc that on GPUs.
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,9 +16,12 @@
 #include "common/data.h"
 #include "common/options.h"
 #include "common/report.h"
-#include "common/traffic.h"
+#include "common/session.h"
 #include "common/world.h"
 #include "mkernel.h"
+#ifdef MK_PERF_CUDA
+#include "cuda/gemm_ar_cuda.h"
+#endif
 
 namespace mk::perf {
 namespace {
@@ -30,10 +33,10 @@ constexpr int kGuardByte = 0x5c;
 
 class GemmAllReducePerf {
  public:
-  GemmAllReducePerf(World& world, const Options& options) : world_(world), options_(options) {
-    MK_INIT(&tune_, MK_ID_TUNE);
-  }
-  int run();
+  // On the CPU platform.  The report is rank 0's; the others have none.
+  GemmAllReducePerf(World& world, const Options& options, Session& session, const RunInfo& run, Report* report)
+      : world_(world), options_(options), session_(session), info_(run), report_(report) {}
+  void run();
 
  private:
   // Buffers of one launch in flight.
@@ -43,14 +46,7 @@ class GemmAllReducePerf {
     int64_t launch = 0;
     char* c() const { return slot + kGuardBytes; }
   };
-  struct Counters {
-    uint64_t bytes = 0, messages = 0, batches = 0;
-  };
 
-  void require(mkResult_t result, const std::string& call);
-  void requireAsync(const std::string& what);
-  void connect();
-  RunInfo describe();
   void allocateBuffers();
   mkGemmAllReduceArgs_t arguments(const Set& set, int64_t m) const;
   void fill(Set& set, int64_t m, int64_t launch);
@@ -58,8 +54,6 @@ class GemmAllReducePerf {
   void checkOne(Set& set, int64_t m, bool last, Row* row);
   int64_t damagedGuards(const Set& set, int64_t m) const;
   void corrupt(Set& set, int64_t m);
-  Counters counters();
-  void compareBytes(int64_t m, const Counters& before, const Counters& after, Row* row);
   Row runRow(int64_t m);
   void disconnect();
 
@@ -68,92 +62,17 @@ class GemmAllReducePerf {
 
   World& world_;
   const Options& options_;
+  Session& session_;
+  const RunInfo& info_;
+  Report* const report_;
   int64_t k_ = 0;  // this rank's part
-  mkComm_t comm_ = nullptr;
   mkStream_t stream_ = nullptr;
   mkWindow_t window_ = nullptr;
   void* windowMemory_ = nullptr;
   Memory plainMemory_;
   Memory oldC_;
   Set sets_[kInFlight];
-  RunInfo info_;
-  mkTune_t tune_ = {};
 };
-
-void GemmAllReducePerf::require(mkResult_t result, const std::string& call) {
-  if (result == mkSuccess) return;
-  std::string text = mkGetLastError(nullptr);
-  if (text.empty() && comm_) text = mkGetLastError(comm_);
-  world_.die(exitLibrary, call + ": " + mkGetErrorString(result) + " (" + std::to_string(result) + "): " + text);
-}
-
-void GemmAllReducePerf::requireAsync(const std::string& what) {
-  mkResult_t result = mkSuccess;
-  require(mkCommGetAsyncError(comm_, &result), "mkCommGetAsyncError");
-  if (result == mkSuccess) return;
-  world_.die(exitLibrary,
-             what + ": " + mkGetErrorString(result) + " (" + std::to_string(result) + "): " + mkGetLastError(comm_));
-}
-
-void GemmAllReducePerf::connect() {
-  world_.phase("joining the communicator");
-  mkUniqueId_t id;
-  memset(&id, 0, sizeof(id));
-  if (world_.rank() == 0) require(mkGetUniqueId(&id), "mkGetUniqueId");
-  world_.broadcast(&id, sizeof(id));
-
-  mkConfig_t config;
-  MK_INIT(&config, MK_ID_CONFIG);
-  std::string hostId;
-  if (options_.nodes) {
-    hostId = world_.host() + "/" + std::to_string(world_.rank() / (world_.size() / options_.nodes));
-    config.hostId = hostId.c_str();
-  }
-  if (!options_.platform.empty()) config.platform = options_.platform.c_str();
-  if (!options_.transport.empty()) config.transport = options_.transport.c_str();
-  require(mkCommInitRankConfig(&comm_, world_.size(), id, world_.rank(), &config), "mkCommInitRankConfig");
-}
-
-RunInfo GemmAllReducePerf::describe() {
-  RunInfo run;
-  require(mkGetVersion(&run.version), "mkGetVersion");
-  mkBuildInfo_t build;
-  MK_INIT(&build, MK_ID_BUILD_INFO);
-  require(mkGetBuildInfo(&build), "mkGetBuildInfo");
-  run.cudaVersion = build.cudaVersion;
-  run.transportAbiMajor = build.transportAbiMajor;
-  run.transportAbiMinor = build.transportAbiMinor;
-  run.revision = build.revision;
-  run.compiler = build.compiler;
-  run.platforms = build.platforms;
-
-  mkCommInfo_t comm;
-  MK_INIT(&comm, MK_ID_COMM_INFO);
-  require(mkCommQuery(comm_, &comm), "mkCommQuery");
-  run.platform = comm.platform;
-  run.transport = comm.transport;
-  run.ranks = comm.nranks;
-  run.nodes = comm.nnodes;
-  run.ranksPerNode = comm.ranksPerNode;
-
-  RankLine mine;
-  mine.rank = comm.rank;
-  mine.node = comm.node;
-  mine.localRank = comm.localRank;
-  mine.pid = getpid();
-  snprintf(mine.host, sizeof(mine.host), "%s", world_.host().c_str());
-  snprintf(mine.platform, sizeof(mine.platform), "%s", comm.platform);
-  snprintf(mine.transport, sizeof(mine.transport), "%s", comm.transport);
-  const std::vector<char> all = world_.gather(&mine, sizeof(mine));
-  run.lines.resize(static_cast<size_t>(world_.size()));
-  memcpy(run.lines.data(), all.data(), all.size());
-
-  if (run.platform != "cpu") {
-    world_.die(exitUsage, "platform " + run.platform + ": this program drives the CPU platform only, so far " +
-                              "(--platform cpu)");
-  }
-  return run;
-}
 
 void GemmAllReducePerf::allocateBuffers() {
   world_.phase("allocating buffers");
@@ -163,8 +82,9 @@ void GemmAllReducePerf::allocateBuffers() {
   const size_t slot = slotBytes(mMax);
   char* slots = nullptr;
   if (options_.window) {
-    require(mkMemAlloc(&windowMemory_, slot * kInFlight), "mkMemAlloc");
-    require(mkCommWindowRegister(comm_, windowMemory_, slot * kInFlight, &window_), "mkCommWindowRegister");
+    session_.require(mkMemAlloc(&windowMemory_, slot * kInFlight), "mkMemAlloc");
+    session_.require(mkCommWindowRegister(session_.comm(), windowMemory_, slot * kInFlight, &window_),
+                     "mkCommWindowRegister");
     slots = static_cast<char*>(windowMemory_);
   } else {
     plainMemory_ = allocate(slot * kInFlight);
@@ -180,37 +100,14 @@ void GemmAllReducePerf::allocateBuffers() {
 }
 
 mkGemmAllReduceArgs_t GemmAllReducePerf::arguments(const Set& set, int64_t m) const {
-  const auto matrix = [](Type type, void* data, int64_t rows, int64_t columns) {
-    mkTensor_t tensor;
-    memset(&tensor, 0, sizeof(tensor));
-    tensor.data = data;
-    tensor.dtype = info(type).dtype;
-    tensor.ndim = 2;
-    tensor.dims[0] = rows;
-    tensor.dims[1] = columns;
-    return tensor;
-  };
-  const Options& o = options_;
-  mkGemmAllReduceArgs_t args;
-  MK_INIT(&args, MK_ID_GEMM_ALL_REDUCE_ARGS);
-  args.a = matrix(o.in, set.a.get(), m, k_);
-  args.b = o.transB ? matrix(o.in, set.b.get(), o.n, k_) : matrix(o.in, set.b.get(), k_, o.n);
-  args.c = matrix(o.out, set.c(), m, o.n);
-  if (o.window) {
-    args.c.data = nullptr;
-    args.c.window = window_;
-    args.c.offset = static_cast<uint64_t>(set.c() - static_cast<char*>(windowMemory_));
-  }
-  if (o.bias) {
-    args.bias = matrix(o.out, set.bias.get(), o.n, 0);
-    args.bias.ndim = 1;
-  }
-  args.alpha = &o.alpha;
-  args.beta = &o.beta;
-  args.bLayout = o.transB ? MK_LAYOUT_NK : MK_LAYOUT_KN;
-  args.wireDtypePlus1 = info(o.wire).dtype + 1;
-  if (o.tuned()) args.tune = &tune_;
-  return args;
+  Operands operands;
+  operands.a = set.a.get();
+  operands.b = set.b.get();
+  operands.bias = set.bias.get();
+  operands.c = set.c();
+  operands.window = window_;
+  if (window_) operands.offset = static_cast<uint64_t>(set.c() - static_cast<char*>(windowMemory_));
+  return session_.arguments(operands, m, options_.n, k_);
 }
 
 void GemmAllReducePerf::fill(Set& set, int64_t m, int64_t launch) {
@@ -243,6 +140,9 @@ void GemmAllReducePerf::corrupt(Set& set, int64_t m) {
       break;
     case Corrupt::rank:
       if (m * options_.n > 0 && world_.rank() == world_.size() - 1) middle[0] ^= 1;
+      break;
+    case Corrupt::zero:
+      memset(set.c(), 0, cBytes(m));
       break;
     case Corrupt::guard:
       set.c()[cBytes(m)] ^= 1;
@@ -280,6 +180,7 @@ void GemmAllReducePerf::checkOne(Set& set, int64_t m, bool last, Row* row) {
   problem.nodes = info_.nodes;
   problem.ranksPerNode = info_.ranksPerNode;
   checkGemmAllReduce(world_, problem, &row->check);
+  row->checkedRows = m;
   row->checked = true;
 }
 
@@ -291,10 +192,10 @@ void GemmAllReducePerf::launchAll(int64_t m, int count, int64_t firstLaunch, boo
     for (int i = 0; i < now; ++i) fill(sets_[i], m, firstLaunch + done + i);
     for (int i = 0; i < now; ++i) {
       const mkGemmAllReduceArgs_t args = arguments(sets_[i], m);
-      require(mkGemmAllReduce(comm_, &args, stream_), what);
+      session_.require(mkGemmAllReduce(session_.comm(), &args, stream_), what);
     }
-    require(mkCpuStreamSynchronize(stream_), "mkCpuStreamSynchronize");
-    requireAsync(what);
+    session_.require(mkCpuStreamSynchronize(stream_), "mkCpuStreamSynchronize");
+    session_.requireAsync(what);
     if (!measured) continue;
     for (int i = 0; i < now; ++i) {
       const bool last = done + i == count - 1;
@@ -303,122 +204,85 @@ void GemmAllReducePerf::launchAll(int64_t m, int count, int64_t firstLaunch, boo
   }
 }
 
-GemmAllReducePerf::Counters GemmAllReducePerf::counters() {
-  // After the barrier every rank's launches have ended, so every payload has arrived and was handed over before that; the
-  // proxies may still be about to add it up.
-  world_.barrier();
-  Counters last;
-  for (int same = 0, reads = 0; same < 3 && reads < 500; ++reads) {
-    mkCommInfo_t comm;
-    MK_INIT(&comm, MK_ID_COMM_INFO);
-    require(mkCommQuery(comm_, &comm), "mkCommQuery");
-    same = comm.netBytesSent == last.bytes && reads ? same + 1 : 0;
-    last = {comm.netBytesSent, comm.netMessagesSent, comm.netBatches};
-    usleep(2000);
-  }
-  world_.barrier();
-  return last;
-}
-
-void GemmAllReducePerf::compareBytes(int64_t m, const Counters& before, const Counters& after, Row* row) {
-  uint64_t mine = after.bytes - before.bytes;
-  if (options_.corrupt == Corrupt::bytes && world_.rank() == 0) mine += 16;
-  const std::vector<char> all = world_.gather(&mine, sizeof(mine));
-  row->netBytesPerRank.resize(static_cast<size_t>(world_.size()));
-  memcpy(row->netBytesPerRank.data(), all.data(), all.size());
-  for (uint64_t bytes : row->netBytesPerRank) row->netBytes += bytes;
-  row->netMessages = static_cast<uint64_t>(world_.sum(static_cast<int64_t>(after.messages - before.messages)));
-  row->netBatches = static_cast<uint64_t>(world_.sum(static_cast<int64_t>(after.batches - before.batches)));
-
-  const Traffic traffic = gemmAllReduceTraffic(m, options_.n, info_.nodes, row->exchange, info(options_.wire).bytes,
-                                               info(options_.out).bytes);
-  const uint64_t launches = static_cast<uint64_t>(options_.launches);
-  row->netBytesExpected = traffic.total;
-  if (row->netBytes != traffic.total * launches) {
-    row->netError = "all ranks sent " + std::to_string(row->netBytes) + " in " + std::to_string(launches) +
-                    " launches, the formula says " + std::to_string(traffic.total * launches);
-    return;
-  }
-  if (!traffic.perNode) return;
-  std::vector<uint64_t> nodes(static_cast<size_t>(info_.nodes));
-  for (const RankLine& line : info_.lines) {
-    nodes[static_cast<size_t>(line.node)] += row->netBytesPerRank[static_cast<size_t>(line.rank)];
-  }
-  for (size_t node = 0; node < nodes.size(); ++node) {
-    const uint64_t expected = traffic.total / nodes.size() * launches;
-    if (nodes[node] == expected) continue;
-    row->netError = "node " + std::to_string(node) + " sent " + std::to_string(nodes[node]) + " in " +
-                    std::to_string(launches) + " launches, the formula says " + std::to_string(expected);
-    return;
-  }
-}
-
 Row GemmAllReducePerf::runRow(int64_t m) {
   Row row;
   row.m = m;
+  row.n = options_.n;
+  row.k = options_.k;
+  row.launches = options_.launches;
   world_.phase("preparing M " + std::to_string(m));
-  MK_INIT(&tune_, MK_ID_TUNE);
-  tune_.chunkTiles = options_.chunkTiles;
-  tune_.tileM = options_.tileM;
-  tune_.tileN = options_.tileN;
-  tune_.exchange = options_.exchange;
-  const mkGemmAllReduceArgs_t args = arguments(sets_[0], m);
-  require(mkOpCheck(comm_, MK_OP_GEMM_ALL_REDUCE, &args), "mkOpCheck, M " + std::to_string(m));
-  mkTune_t tune;
-  MK_INIT(&tune, MK_ID_TUNE);
-  require(mkTuneQuery(comm_, MK_OP_GEMM_ALL_REDUCE, &args, &tune), "mkTuneQuery");
-  row.exchange = info_.nodes > 1 ? tune.exchange : 0;
-  row.tileM = tune.tileM;
-  row.tileN = tune.tileN;
-  row.chunkTiles = tune.chunkTiles;
-  row.computeAgents = tune.computeAgents;
-  row.receiveAgents = tune.receiveAgents;
-  row.minSMs = tune.minSMs;
-  if (info_.nodes > 1 && (options_.exchange ? tune.exchange != options_.exchange
-                                            : tune.exchange != MK_EXCHANGE_SWAP && tune.exchange != MK_EXCHANGE_HOME)) {
-    world_.die(exitLibrary, "mkTuneQuery: exchange " + std::to_string(tune.exchange) + ", asked for " +
-                                std::to_string(options_.exchange));
-  }
-  size_t workspace = 0;
-  require(mkOpWorkspaceSize(comm_, MK_OP_GEMM_ALL_REDUCE, &args, &workspace), "mkOpWorkspaceSize");
-  row.workspaceBytes = world_.max(uint64_t{workspace});
-  require(mkCommReserve(comm_, row.workspaceBytes), "mkCommReserve");
+  session_.choose(arguments(sets_[0], m), info_.nodes, &row);
+  session_.reserve(row);
 
   launchAll(m, options_.warmup, 0, false, &row);
-  const Counters before = counters();
+  const Session::Counters before = session_.counters();
   launchAll(m, options_.launches, options_.warmup, true, &row);
-  const Counters after = counters();
-  compareBytes(m, before, after, &row);
+  const Session::Counters after = session_.counters();
+  session_.compareBytes(info_, before, after, &row);
   return row;
 }
 
 void GemmAllReducePerf::disconnect() {
-  world_.phase("leaving the communicator");
-  require(mkCommFinalize(comm_), "mkCommFinalize");
-  if (window_) require(mkCommWindowDeregister(comm_, window_), "mkCommWindowDeregister");
-  require(mkCpuStreamDestroy(stream_), "mkCpuStreamDestroy");
-  const mkComm_t comm = comm_;
-  comm_ = nullptr;  // gone, whatever the call returns
-  require(mkCommDestroy(comm), "mkCommDestroy");
-  require(mkMemFree(windowMemory_), "mkMemFree");
+  session_.finalize();
+  if (window_) session_.require(mkCommWindowDeregister(session_.comm(), window_), "mkCommWindowDeregister");
+  session_.require(mkCpuStreamDestroy(stream_), "mkCpuStreamDestroy");
+  session_.destroy();
+  session_.require(mkMemFree(windowMemory_), "mkMemFree");
 }
 
-int GemmAllReducePerf::run() {
-  std::unique_ptr<Report> report;
-  if (world_.rank() == 0) report = std::make_unique<Report>(options_);
+void GemmAllReducePerf::run() {
   k_ = partOfK(options_.k, world_.rank(), world_.size());
-  connect();
-  info_ = describe();
-  require(mkCpuStreamCreate(&stream_), "mkCpuStreamCreate");
+  session_.require(mkCpuStreamCreate(&stream_), "mkCpuStreamCreate");
   allocateBuffers();
-  if (report) report->header(info_);
   for (const int64_t m : options_.scan()) {
     const Row row = runRow(m);
-    if (report) report->row(row);
+    if (report_) report_->row(row);
   }
   disconnect();
+}
+
+// What libraries read from the environment, before the first of them is used.
+void setEnvironment(const Options& options) {
+  if (!options.platform.empty()) setenv("MKERNEL_PLATFORM", options.platform.c_str(), 1);  // mkMemAlloc goes by it
+  setenv("NCCL_NVLS_ENABLE", "0", 1);  // the comparison is without NVLink multicast
+}
+
+int runWorld(World& world, Options& options) {
+  std::string device;
+#ifdef MK_PERF_CUDA
+  if (useLocalDevice(world, options, &device) && options.nodes > 1) {
+    // Emulated nodes have a network that is as fast as a real one.
+    if (options.transport.empty()) options.transport = "loopback";
+    if (options.transport == "loopback") {
+      setenv("MKERNEL_LOOPBACK_GBPS", std::to_string(options.nicGBps).c_str(), 0);
+    }
+  }
+#endif
+  Session session(world, options);
+  session.connect();
+  RunInfo run = session.describe(device);
+  const bool gpu = run.platform == "cuda";
+  options.setDefaults(gpu);
+  if (options.limitSeconds) world.setLimit(options.limitSeconds);
+  if (!gpu && (options.suite || options.graph)) {
+    world.die(exitUsage, "platform " + run.platform + ": --suite and -G time GPUs (--platform cuda)");
+  }
+  std::unique_ptr<Report> report;
+  if (gpu) {
+#ifdef MK_PERF_CUDA
+    GemmAllReduceCuda(world, options, session, run).run(&report);
+#else
+    world.die(exitUsage, "platform cuda: this program was built without CUDA, so it drives --platform cpu alone");
+#endif
+  } else {
+    if (world.rank() == 0) {
+      report = std::make_unique<Report>(options);
+      report->header(run);
+    }
+    GemmAllReducePerf(world, options, session, run, report.get()).run();
+  }
   // Only rank 0 has seen everything; the others wait for its verdict, so that all end with the same status.
-  const bool good = world_.all(report ? report->footer() : true);
+  const bool good = world.all(report ? report->footer() : true);
   return good ? exitGood : exitWrong;
 }
 
@@ -435,9 +299,10 @@ int runProgram(int argc, char** argv) {
     if (world.rank() == 0) fprintf(stderr, "mk_gemm_ar_perf: %s\n", error.what());
     return exitUsage;
   }
+  setEnvironment(options);
   world.setDeadline(options.timeoutSeconds);
   try {
-    return GemmAllReducePerf(world, options).run();
+    return runWorld(world, options);
   } catch (const std::exception& error) {
     world.die(exitSystem, error.what());
   }

@@ -70,8 +70,11 @@ Value parseChoice(const std::string& name, const std::string& text, const Choice
 
 constexpr Choice<Type> kInputTypes[] = {{"bf16", Type::bf16}, {"fp16", Type::fp16}};
 constexpr Choice<uint32_t> kExchanges[] = {{"swap", MK_EXCHANGE_SWAP}, {"home", MK_EXCHANGE_HOME}};
-constexpr Choice<Corrupt> kCorruptions[] = {
-    {"element", Corrupt::element}, {"rank", Corrupt::rank}, {"guard", Corrupt::guard}, {"bytes", Corrupt::bytes}};
+constexpr Choice<Corrupt> kCorruptions[] = {{"element", Corrupt::element},
+                                            {"rank", Corrupt::rank},
+                                            {"zero", Corrupt::zero},
+                                            {"guard", Corrupt::guard},
+                                            {"bytes", Corrupt::bytes}};
 
 enum Long : int {
   optN = 256,
@@ -91,7 +94,12 @@ enum Long : int {
   optTileN,
   optExchange,
   optJson,
-  optCorrupt
+  optCorrupt,
+  optSuite,
+  optRounds,
+  optLimit,
+  optNic,
+  optBaseline
 };
 
 constexpr option kLongOptions[] = {
@@ -113,6 +121,12 @@ constexpr option kLongOptions[] = {
     {"exchange", required_argument, nullptr, optExchange},
     {"json", required_argument, nullptr, optJson},
     {"corrupt", required_argument, nullptr, optCorrupt},
+    {"suite", no_argument, nullptr, optSuite},
+    {"rounds", required_argument, nullptr, optRounds},
+    {"graph", required_argument, nullptr, 'G'},
+    {"limit", required_argument, nullptr, optLimit},
+    {"baseline", required_argument, nullptr, optBaseline},
+    {"nic", required_argument, nullptr, optNic},
     {"timeout", required_argument, nullptr, 'T'},
     {"help", no_argument, nullptr, 'h'},
     {nullptr, 0, nullptr, 0},
@@ -146,6 +160,10 @@ void checkTogether(const Options& o, int ranks) {
   }
   if (o.mMin == 0 && o.mMax > 0 && !o.mIncrement) throw UsageError("-b 0 does not grow by a factor: use -i");
   if (o.k % 8) throw UsageError("--K " + std::to_string(o.k) + ": a multiple of 8 is legal (rows of 16 bytes)");
+  if (o.graph > 1 && o.beta != 0) {
+    throw UsageError("-G " + std::to_string(o.graph) +
+                     " with --beta: -G 1 is legal, since C changes from launch to launch");
+  }
   if (o.nodes && ranks % o.nodes) {
     throw UsageError("--nodes " + std::to_string(o.nodes) + ": must divide the number of ranks, " +
                      std::to_string(ranks));
@@ -169,7 +187,7 @@ Options parseOptions(int argc, char** argv, int ranks) {
   bool haveMax = false;
   opterr = 0;
   optind = 1;
-  for (int code = 0; (code = getopt_long(argc, argv, ":b:e:f:i:w:n:c:d:g:t:T:h", kLongOptions, nullptr)) != -1;) {
+  for (int code = 0; (code = getopt_long(argc, argv, ":b:e:f:i:w:n:c:d:g:t:G:T:h", kLongOptions, nullptr)) != -1;) {
     const std::string text = optarg ? optarg : "";
     const std::string name = nameOf(code);
     switch (code) {
@@ -233,7 +251,7 @@ Options parseOptions(int argc, char** argv, int ranks) {
         o.bias = true;
         break;
       case optWindow:
-        o.window = parseCount(name, text, 0, 1) == 1;
+        o.window = static_cast<int>(parseCount(name, text, 0, 1));
         break;
       case optNodes:
         o.nodes = static_cast<int>(parseCount(name, text, 1, 1 << 20));
@@ -256,6 +274,25 @@ Options parseOptions(int argc, char** argv, int ranks) {
       case optExchange:
         o.exchange = parseChoice(name, text, kExchanges);
         break;
+      case optSuite:
+        o.suite = o.transB = true;
+        break;
+      case optRounds:
+        o.rounds = static_cast<int>(parseCount(name, text, 1, 1000));
+        break;
+      case 'G':
+        o.graph = static_cast<int>(parseCount(name, text, 0, 1000));
+        break;
+      case optLimit:
+        o.limitSeconds = static_cast<int>(parseCount(name, text, 1, 1 << 20));
+        break;
+      case optBaseline:
+        o.baseline = parseCount(name, text, 0, 1) == 1;
+        break;
+      case optNic:
+        o.nicGBps = static_cast<double>(parseFloat(name, text));
+        if (o.nicGBps <= 0) throw UsageError("--nic " + text + ": GB/s above 0 are legal");
+        break;
       case optJson:
         o.json = text;
         break;
@@ -276,6 +313,24 @@ Options parseOptions(int argc, char** argv, int ranks) {
   return o;
 }
 
+std::vector<Shape> Options::shapes(int ranks) const {
+  std::vector<Shape> result;
+  if (suite) {
+    for (int64_t size = 2048; size <= 32768; size *= 2) {
+      for (const int64_t part : {size / 2, size / 16}) result.push_back({size, size, part * ranks});
+    }
+  } else {
+    for (const int64_t m : scan()) result.push_back({m, n, k});
+  }
+  return result;
+}
+
+void Options::setDefaults(bool gpu) {
+  if (launches == 0 && !gpu) launches = 4;
+  if (limitSeconds == 0 && gpu) limitSeconds = 120;
+  if (window < 0) window = gpu ? 1 : 0;
+}
+
 int64_t partOfK(int64_t k, int rank, int ranks) {
   const int64_t units = k / 8;
   return 8 * (units / ranks + (rank < units % ranks ? 1 : 0));
@@ -294,9 +349,10 @@ const char* helpText() {
          "\n"
          "Runs\n"
          "  -w COUNT              warm-up launches (1)\n"
-         "  -n COUNT              launches per row (4); each has fresh data\n"
+         "  -n COUNT              launches per row (4), each with fresh data; GPUs: in each batch (by their time)\n"
          "  -c CHECK              0: no check of the data, 1: of the last launch, more: of every launch (1)\n"
          "  -T SECONDS            longest time that one step may take (300)\n"
+         "  --limit SECONDS       longest time of the whole run (GPUs: 120; else no limit)\n"
          "  -g 1  -t 1            accepted for likeness with nccl-tests\n"
          "\n"
          "The operation\n"
@@ -306,12 +362,21 @@ const char* helpText() {
          "  --trans-b             B is stored as (N, K)\n"
          "  --alpha X  --beta X   C = X*A*B + X*C (1, 0)\n"
          "  --bias                adds a bias vector\n"
-         "  --window 0|1          C lies in a registered window (0)\n"
+         "  --window 0|1          C lies in a registered window (GPUs: 1, else 0)\n"
          "\n"
          "The world\n"
          "  --nodes COUNT         treat the ranks as so many nodes, whatever hosts they run on\n"
          "  --platform NAME       cpu, cuda (the library's choice)\n"
          "  --transport NAME      network plugin (the library's choice)\n"
+         "\n"
+         "On GPUs\n"
+         "  --suite               the shapes of the target table: M = N = b in 2K to 32K, with b/2 and b/16 of K on "
+         "each\n"
+         "                        rank; B as (N, K)\n"
+         "  --rounds COUNT        batches whose median is the time (5)\n"
+         "  -G COUNT              also time CUDA graphs of so many operations (0: no graphs)\n"
+         "  --baseline 0|1        compare with cuBLAS and NCCL, which are loaded at run time (1)\n"
+         "  --nic GBPS            rate of a network card, for the roof and for emulated nodes (50)\n"
          "\n"
          "Tuning (the library's choice)\n"
          "  --tile-m M  --tile-n N  --chunk-tiles COUNT  --exchange swap|home\n"

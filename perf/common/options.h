@@ -15,18 +15,31 @@ enum class Corrupt {
   nothing,
   element,  // one element of the result, on all ranks
   rank,     // the lowest bit of one element, on the last rank alone
+  zero,     // the result, to zeros
   guard,    // a byte behind the result
   bytes     // the count of bytes sent
+};
+
+struct Shape {
+  int64_t m = 0, n = 0, k = 0;  // k: the whole summed dimension
 };
 
 struct Options {
   bool help = false;
   int64_t mMin = 256, mMax = 256, mFactor = 2, mIncrement = 0;
   int64_t n = 1024, k = 1024;
-  int warmup = 1, launches = 4, check = 1;
+  bool suite = false;  // the shapes of the target table instead
+  int warmup = 1, check = 1;
+  int launches = 0;      // 0: by the platform
+  int rounds = 5;        // batches that are timed
+  int graph = 0;         // operations in a CUDA graph; 0: no graph
+  bool baseline = true;  // compare with cuBLAS and NCCL
   int timeoutSeconds = 300;
+  int limitSeconds = 0;  // of the whole run; 0: by the platform
+  double nicGBps = 50;   // of one network card: for the roof, and for emulated nodes on GPUs
   Type in = Type::bf16, out = Type::bf16, wire = Type::bf16;
-  bool transB = false, bias = false, window = false;
+  bool transB = false, bias = false;
+  int window = -1;  // -1: by the platform
   float alpha = 1, beta = 0;
   int nodes = 0;          // emulated; 0: as the hosts are
   std::string platform;   // empty: the library's choice
@@ -35,8 +48,12 @@ struct Options {
   std::string json;
   Corrupt corrupt = Corrupt::nothing;
 
+  // What the platform decides where nothing is said.
+  void setDefaults(bool gpu);
   // The values of M, in order.
   std::vector<int64_t> scan() const;
+  // The shapes, in order.
+  std::vector<Shape> shapes(int ranks) const;
   bool tuned() const { return chunkTiles || tileM || tileN || exchange; }
 };
 

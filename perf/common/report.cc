@@ -65,27 +65,46 @@ void Report::header(const RunInfo& run) {
                    .c_str()
              : "no CUDA",
          run.transportAbiMajor, run.transportAbiMinor);
-  printf("# C = %g * A*B summed over the ranks + %g * C%s; K %" PRId64
-         " divided among the ranks; A, B %s, C %s, wire %s; B as %s\n",
-         static_cast<double>(o.alpha), static_cast<double>(o.beta), o.bias ? " + bias" : "", o.k, info(o.in).name,
-         info(o.out).name, info(o.wire).name, o.transB ? "(N, K)" : "(K, N)");
-  printf("# M %" PRId64 " to %" PRId64 ", %s%" PRId64
-         "; warm-up %d, launches %d, fresh data each; check: %s; C in a window: %s\n",
-         o.mMin, o.mMax, o.mIncrement ? "+" : "x", o.mIncrement ? o.mIncrement : o.mFactor, o.warmup, o.launches,
-         o.check == 0   ? "none"
-         : o.check == 1 ? "last launch"
-                        : "every launch",
-         o.window ? "yes" : "no");
+  gpu_ = run.platform == "cuda";
+  printf(
+      "# C = %g * A*B summed over the ranks + %g * C%s; K %sdivided among the ranks; A, B %s, C %s, wire %s; B as %s\n",
+      static_cast<double>(o.alpha), static_cast<double>(o.beta), o.bias ? " + bias" : "",
+      o.suite ? "" : (std::to_string(o.k) + " ").c_str(), info(o.in).name, info(o.out).name, info(o.wire).name,
+      o.transB ? "(N, K)" : "(K, N)");
+  if (o.suite) {
+    printf("# M = N = b from 2048 to 32768, x2, with b/2 and b/16 of K on each rank");
+  } else {
+    printf("# M %" PRId64 " to %" PRId64 ", %s%" PRId64, o.mMin, o.mMax, o.mIncrement ? "+" : "x",
+           o.mIncrement ? o.mIncrement : o.mFactor);
+  }
+  if (gpu_) {
+    printf("; median of %d batches of %s launches, fresh data each; check: %s; C in a window: %s\n", o.rounds,
+           o.launches ? std::to_string(o.launches).c_str() : "some", o.check ? "after timing" : "none",
+           o.window ? "yes" : "no");
+  } else {
+    printf("; warm-up %d, launches %d, fresh data each; check: %s; C in a window: %s\n", o.warmup, o.launches,
+           o.check == 0   ? "none"
+           : o.check == 1 ? "last launch"
+                          : "every launch",
+           o.window ? "yes" : "no");
+  }
   printf("# ranks %d, nodes %d%s, ranks per node %d; platform %s (asked: %s), transport %s (asked: %s)\n", run.ranks,
          run.nodes, o.nodes ? " (emulated)" : "", run.ranksPerNode, run.platform.c_str(), chosen(o.platform).c_str(),
          run.transport.empty() ? "none" : run.transport.c_str(), chosen(o.transport).c_str());
   if (run.platform == "cpu") printf("%s", kWhyNoTiming);
   printf("#\n");
   for (const RankLine& line : run.lines) {
-    printf("#  Rank %3d  Node %3d  Local rank %2d on %s, process %" PRId64 ", platform %s, transport %s\n", line.rank,
-           line.node, line.localRank, line.host, line.pid, line.platform, line.transport[0] ? line.transport : "none");
+    printf("#  Rank %3d  Node %3d  Local rank %2d on %s, process %" PRId64 ", platform %s, transport %s%s%s\n",
+           line.rank, line.node, line.localRank, line.host, line.pid, line.platform,
+           line.transport[0] ? line.transport : "none", line.device[0] ? ", device " : "", line.device);
   }
   printf("#\n");
+  if (gpu_) {
+    printf("%s", timingHeader(run.baseline, o.nicGBps, run.nodes).c_str());
+    fflush(stdout);
+    jsonHeader(run);
+    return;
+  }
   printf(
       "# net: payload bytes of one launch over all ranks, as the proxies counted them and by formula; then the busiest "
       "rank's\n");
@@ -97,7 +116,7 @@ void Report::header(const RunInfo& run) {
   jsonHeader(run);
 }
 
-void Report::row(const Row& row) {
+void Report::cpuRow(const Row& row) {
   const Options& o = options_;
   char error[24] = "N/A", share[24] = "N/A", wrong[24] = "N/A";
   if (row.checked) {
@@ -108,18 +127,39 @@ void Report::row(const Row& row) {
   uint64_t busiest = 0;
   for (uint64_t bytes : row.netBytesPerRank) busiest = std::max(busiest, bytes);
   printf("  %7" PRId64 " %7" PRId64 " %7" PRId64 " %5s %9s %9s %5s %5s %8s %14s %14" PRIu64 " %13s %9s %9s  %s\n",
-         row.m, o.n, o.k, info(o.in).name, error, share, wrong,
+         row.m, row.n, row.k, info(o.in).name, error, share, wrong,
          !row.checked          ? "N/A"
          : row.check.identical ? "yes"
                                : "NO",
-         exchangeName(row.exchange), perLaunch(row.netBytes, o.launches).c_str(), row.netBytesExpected,
-         perLaunch(busiest, o.launches).c_str(), perLaunch(row.netMessages, o.launches).c_str(),
-         perLaunch(row.netBatches, o.launches).c_str(), "CPU: no timing");
+         exchangeName(row.exchange), perLaunch(row.netBytes, row.launches).c_str(), row.netBytesExpected,
+         perLaunch(busiest, row.launches).c_str(), perLaunch(row.netMessages, row.launches).c_str(),
+         perLaunch(row.netBatches, row.launches).c_str(), "CPU: no timing");
+}
+
+void Report::row(const Row& row) {
+  if (!row.skipped.empty()) {
+    printf("  %6" PRId64 " %6" PRId64 " %7" PRId64 "  SKIPPED: %s\n", row.m, row.n, row.k, row.skipped.c_str());
+  } else if (row.timing) {
+    TimingVerdict verdict;
+    verdict.checked = row.checked;
+    verdict.allRows = row.checkedRows == row.m;
+    verdict.share = row.check.worst;
+    verdict.wrong = row.check.wrong;
+    verdict.identical = row.check.identical;
+    printf("%s\n", timingLine(*row.timing, verdict).c_str());
+  } else {
+    cpuRow(row);
+  }
   if (!row.netError.empty()) printf("# net bytes: %s\n", row.netError.c_str());
+  if (row.unfusedWrong) printf("# the unfused result has %" PRId64 " wrong elements\n", row.unfusedWrong);
   if (row.outOfBounds) printf("# bytes around C were changed, %" PRId64 " times\n", row.outOfBounds);
   fflush(stdout);
   jsonRow(row);
 
+  if (!row.skipped.empty()) {
+    ++skipped_;
+    return;
+  }
   ++rows_;
   if (!row.good()) ++bad_;
   if (!row.checked) ++unchecked_;
@@ -132,17 +172,18 @@ void Report::row(const Row& row) {
 }
 
 bool Report::footer() {
-  const bool good = bad_ == 0;
+  const bool good = bad_ == 0 && rows_ > 0;
   printf("#\n");
   printf("# Wrong elements          : %" PRId64 "%s\n", wrong_, unchecked_ ? " (data not checked, -c 0)" : "");
   printf("# Out of bounds values    : %" PRId64 "\n", outOfBounds_);
   printf("# Rows with ranks apart   : %d\n", differing_);
   printf("# Rows with bytes apart   : %d\n", bytesBad_);
   printf("# Largest relative error  : %.2e (element: %.3f of its bound)\n", worstError_, worstShare_);
+  if (skipped_) printf("# Shapes skipped          : %d\n", skipped_);
   printf("# %s: %d rows good, %d bad\n", good ? "PASSED" : "FAILED", rows_ - bad_, bad_);
   fflush(stdout);
   JsonObject json;
-  json.add("record", "summary").add("rows", rows_).add("bad", bad_).add("wrong", wrong_);
+  json.add("record", "summary").add("rows", rows_).add("bad", bad_).add("skipped", skipped_).add("wrong", wrong_);
   json.add("outOfBounds", outOfBounds_).add("rowsDiffering", differing_).add("rowsBytesApart", bytesBad_);
   json.add("relativeError", worstError_).add("passed", good);
   jsonLine(json.text());
@@ -157,6 +198,7 @@ void Report::jsonHeader(const RunInfo& run) {
     JsonObject rank;
     rank.add("rank", line.rank).add("node", line.node).add("localRank", line.localRank).add("host", line.host);
     rank.add("pid", line.pid).add("platform", line.platform).add("transport", line.transport);
+    if (line.device[0]) rank.add("device", line.device);
     lines.push_back(rank.text());
   }
   JsonObject json;
@@ -167,7 +209,10 @@ void Report::jsonHeader(const RunInfo& run) {
   json.add("ranks", run.ranks).add("nodes", run.nodes).add("ranksPerNode", run.ranksPerNode);
   json.add("warmup", o.warmup).add("launches", o.launches).add("check", o.check);
   json.add("alpha", static_cast<double>(o.alpha)).add("beta", static_cast<double>(o.beta));
-  json.add("bias", o.bias).add("transB", o.transB).add("window", o.window);
+  json.add("bias", o.bias).add("transB", o.transB).add("window", o.window == 1);
+  if (gpu_) {
+    json.add("baseline", run.baseline).add("rounds", o.rounds).add("graph", o.graph).add("nicGBps", o.nicGBps);
+  }
   json.raw("rankList", JsonObject::array(lines));
   jsonLine(json.text());
 }
@@ -177,22 +222,35 @@ void Report::jsonRow(const Row& row) {
   std::vector<std::string> perRank;
   for (uint64_t bytes : row.netBytesPerRank) perRank.push_back(std::to_string(bytes));
   JsonObject json;
-  json.add("record", "row").add("M", row.m).add("N", o.n).add("K", o.k);
+  json.add("record", "row").add("M", row.m).add("N", row.n).add("K", row.k);
+  if (!row.skipped.empty()) {
+    json.add("skipped", row.skipped);
+    jsonLine(json.text());
+    return;
+  }
   json.add("type", info(o.in).name).add("out", info(o.out).name).add("wire", info(o.wire).name);
   json.add("exchange", exchangeName(row.exchange)).add("tileM", row.tileM).add("tileN", row.tileN);
   json.add("chunkTiles", row.chunkTiles).add("computeAgents", row.computeAgents);
   json.add("receiveAgents", row.receiveAgents).add("minSMs", row.minSMs).add("workspaceBytes", row.workspaceBytes);
-  json.add("launches", o.launches).add("checked", row.checked);
+  json.add("launches", row.launches).add("checked", row.checked);
   if (row.checked) {
     json.add("relativeError", row.check.relativeError).add("shareOfBound", row.check.worst);
     json.add("wrong", row.check.wrong).add("identical", row.check.identical);
+    json.add("checkedRows", row.checkedRows);
   } else {
     json.null("relativeError").null("shareOfBound").null("wrong").null("identical");
   }
   json.add("outOfBounds", row.outOfBounds).add("netBytes", row.netBytes);
-  json.add("netBytesExpected", row.netBytesExpected * static_cast<uint64_t>(o.launches));
+  json.add("netBytesExpected", row.netBytesExpected * static_cast<uint64_t>(row.launches));
   json.raw("netBytesPerRank", JsonObject::array(perRank)).add("netError", row.netError);
-  json.add("netMessages", row.netMessages).add("netBatches", row.netBatches).null("timeUs").add("passed", row.good());
+  json.add("netMessages", row.netMessages).add("netBatches", row.netBatches);
+  if (row.timing) {
+    json.add("timeUs", row.timing->fusedUs).raw("timing", timingJson(*row.timing).text());
+    json.add("unfusedWrong", row.unfusedWrong);
+  } else {
+    json.null("timeUs");
+  }
+  json.add("passed", row.good());
   jsonLine(json.text());
 }
 

@@ -9,7 +9,8 @@
 namespace mk::perf {
 namespace {
 using Clock = std::chrono::steady_clock;
-}
+constexpr int kGraceSeconds = 15;
+}  // namespace
 
 World::World() {
   MPI_Comm_rank(MPI_COMM_WORLD, &rank_);
@@ -17,6 +18,12 @@ World::World() {
   char name[256] = "";
   if (gethostname(name, sizeof(name) - 1) == 0) host_ = name;
   if (host_.empty()) host_ = "unknown";
+  MPI_Comm local = MPI_COMM_NULL;
+  if (MPI_Comm_split_type(MPI_COMM_WORLD, MPI_COMM_TYPE_SHARED, rank_, MPI_INFO_NULL, &local) == MPI_SUCCESS) {
+    MPI_Comm_rank(local, &localRank_);
+    MPI_Comm_size(local, &localSize_);
+    MPI_Comm_free(&local);
+  }
 }
 
 World::~World() {
@@ -37,6 +44,17 @@ void World::setDeadline(int seconds) {
   if (!watchdog_.joinable()) watchdog_ = std::thread([this] { watch(); });
 }
 
+void World::setLimit(int seconds) {
+  {
+    std::lock_guard lock(mutex_);
+    runLimit_ = seconds;
+    runEnd_ = Clock::now() + std::chrono::seconds(seconds);
+  }
+  changed_.notify_all();
+  // For what comes after the watchdog: leaving MPI, the libraries' own ends.  The signal's default is the end.
+  alarm(static_cast<unsigned>(seconds + kGraceSeconds));
+}
+
 void World::phase(const std::string& name) {
   std::lock_guard lock(mutex_);
   phase_ = name;
@@ -46,11 +64,16 @@ void World::phase(const std::string& name) {
 void World::watch() {
   std::unique_lock lock(mutex_);
   while (!stop_) {
-    const Clock::time_point deadline = deadline_;
+    const Clock::time_point deadline = std::min(deadline_, runEnd_);
     changed_.wait_until(lock, deadline);
-    if (stop_ || Clock::now() < deadline_) continue;
-    fprintf(stderr, "rank %d on %s, process %d: no end of '%s' within %lld s (-T)\n", rank_, host_.c_str(),
-            static_cast<int>(getpid()), phase_.c_str(), static_cast<long long>(limit_.count()));
+    if (stop_ || Clock::now() < std::min(deadline_, runEnd_)) continue;
+    if (runEnd_ <= deadline_) {
+      fprintf(stderr, "rank %d on %s, process %d: the run has not ended within %d s (--limit); it was in '%s'\n", rank_,
+              host_.c_str(), static_cast<int>(getpid()), runLimit_, phase_.c_str());
+    } else {
+      fprintf(stderr, "rank %d on %s, process %d: no end of '%s' within %lld s (-T)\n", rank_, host_.c_str(),
+              static_cast<int>(getpid()), phase_.c_str(), static_cast<long long>(limit_.count()));
+    }
     // The main thread may be stuck anywhere, so MPI cannot be called; mpirun ends the other ranks.
     _exit(exitTimeout);
   }
@@ -72,6 +95,11 @@ void World::barrier() {
   collective([&](MPI_Request* request) { MPI_Ibarrier(MPI_COMM_WORLD, request); });
 }
 
+void World::closeBarrier() {
+  barrier();  // sleeps until the last rank has come; then all are near
+  MPI_Barrier(MPI_COMM_WORLD);
+}
+
 void World::broadcast(void* data, size_t bytes) {
   collective(
       [&](MPI_Request* request) { MPI_Ibcast(data, static_cast<int>(bytes), MPI_BYTE, 0, MPI_COMM_WORLD, request); });
@@ -88,6 +116,12 @@ void World::sum(double* data, int64_t count) {
                      MPI_COMM_WORLD, request);
     });
   }
+}
+
+void World::max(double* data, int64_t count) {
+  collective([&](MPI_Request* request) {
+    MPI_Iallreduce(MPI_IN_PLACE, data, static_cast<int>(count), MPI_DOUBLE, MPI_MAX, MPI_COMM_WORLD, request);
+  });
 }
 
 int64_t World::sum(int64_t value) {

@@ -23,8 +23,8 @@ enum ExitCode : int {
   exitWrong = 1,    // wrong data, differing ranks, or bytes that do not match
   exitUsage = 2,    // arguments of the program
   exitLibrary = 3,  // a library call or an operation failed
-  exitTimeout = 4,  // a phase took longer than -T
-  exitSystem = 5    // MPI or the operating system
+  exitTimeout = 4,  // a phase took longer than -T, or the run than --limit
+  exitSystem = 5    // MPI, CUDA or the operating system
 };
 
 class World {
@@ -37,15 +37,22 @@ class World {
   int rank() const { return rank_; }
   int size() const { return size_; }
   const std::string& host() const { return host_; }
+  // Among the ranks of this host.
+  int localRank() const { return localRank_; }
+  int localSize() const { return localSize_; }
 
   // Starts the watchdog: every later phase must end within this time.
   void setDeadline(int seconds);
+  // The whole run must end within this time, even where this process is stuck in the end.  After setDeadline.
+  void setLimit(int seconds);
   // A new phase begins; its name is part of the watchdog's message.
   void phase(const std::string& name);
 
   void barrier();
+  void closeBarrier();  // keeps the core busy, but the ranks leave it within microseconds of each other
   void broadcast(void* data, size_t bytes);  // from rank 0
   void sum(double* data, int64_t count);     // in place, on all ranks
+  void max(double* data, int64_t count);     // likewise
   int64_t sum(int64_t value);
   double max(double value);
   uint64_t max(uint64_t value);
@@ -63,7 +70,7 @@ class World {
   void collective(Start start);
   void watch();
 
-  int rank_ = 0, size_ = 1;
+  int rank_ = 0, size_ = 1, localRank_ = 0, localSize_ = 1;
   std::string host_;
   MPI_Request request_ = MPI_REQUEST_NULL;  // of the operation under way
   std::mutex mutex_;
@@ -72,6 +79,8 @@ class World {
   std::string phase_ = "start";
   std::chrono::seconds limit_{0};
   std::chrono::steady_clock::time_point deadline_;
+  int runLimit_ = 0;  // seconds; 0: none
+  std::chrono::steady_clock::time_point runEnd_ = std::chrono::steady_clock::time_point::max();
   bool stop_ = false;
 };
 

@@ -1,0 +1,224 @@
+// One rank's communicator in a perf program; see session.h.
+#include "session.h"
+
+#include <unistd.h>
+
+#include <cstdio>
+#include <cstring>
+#include <vector>
+
+#include "traffic.h"
+
+namespace mk::perf {
+
+Session::Session(World& world, const Options& options) : world_(world), options_(options) {
+  MK_INIT(&tune_, MK_ID_TUNE);
+  tune_.chunkTiles = options_.chunkTiles;
+  tune_.tileM = options_.tileM;
+  tune_.tileN = options_.tileN;
+  tune_.exchange = options_.exchange;
+}
+
+void Session::require(mkResult_t result, const std::string& call) {
+  if (result == mkSuccess) return;
+  std::string text = mkGetLastError(nullptr);
+  if (text.empty() && comm_) text = mkGetLastError(comm_);
+  world_.die(exitLibrary, call + ": " + mkGetErrorString(result) + " (" + std::to_string(result) + "): " + text);
+}
+
+void Session::requireAsync(const std::string& what) {
+  mkResult_t result = mkSuccess;
+  require(mkCommGetAsyncError(comm_, &result), "mkCommGetAsyncError");
+  if (result == mkSuccess) return;
+  world_.die(exitLibrary,
+             what + ": " + mkGetErrorString(result) + " (" + std::to_string(result) + "): " + mkGetLastError(comm_));
+}
+
+void Session::connect() {
+  world_.phase("joining the communicator");
+  mkUniqueId_t id;
+  memset(&id, 0, sizeof(id));
+  if (world_.rank() == 0) require(mkGetUniqueId(&id), "mkGetUniqueId");
+  world_.broadcast(&id, sizeof(id));
+
+  mkConfig_t config;
+  MK_INIT(&config, MK_ID_CONFIG);
+  std::string hostId;
+  if (options_.nodes) {
+    hostId = world_.host() + "/" + std::to_string(world_.rank() / (world_.size() / options_.nodes));
+    config.hostId = hostId.c_str();
+  }
+  if (!options_.platform.empty()) config.platform = options_.platform.c_str();
+  if (!options_.transport.empty()) config.transport = options_.transport.c_str();
+  require(mkCommInitRankConfig(&comm_, world_.size(), id, world_.rank(), &config), "mkCommInitRankConfig");
+}
+
+void Session::connectAlone() {
+  world_.phase("making a communicator of one rank");
+  mkUniqueId_t id;
+  memset(&id, 0, sizeof(id));
+  require(mkGetUniqueId(&id), "mkGetUniqueId");
+  mkConfig_t config;
+  MK_INIT(&config, MK_ID_CONFIG);
+  if (!options_.platform.empty()) config.platform = options_.platform.c_str();
+  require(mkCommInitRankConfig(&comm_, 1, id, 0, &config), "mkCommInitRankConfig, one rank");
+}
+
+RunInfo Session::describe(const std::string& device) {
+  RunInfo run;
+  require(mkGetVersion(&run.version), "mkGetVersion");
+  mkBuildInfo_t build;
+  MK_INIT(&build, MK_ID_BUILD_INFO);
+  require(mkGetBuildInfo(&build), "mkGetBuildInfo");
+  run.cudaVersion = build.cudaVersion;
+  run.transportAbiMajor = build.transportAbiMajor;
+  run.transportAbiMinor = build.transportAbiMinor;
+  run.revision = build.revision;
+  run.compiler = build.compiler;
+  run.platforms = build.platforms;
+
+  mkCommInfo_t comm;
+  MK_INIT(&comm, MK_ID_COMM_INFO);
+  require(mkCommQuery(comm_, &comm), "mkCommQuery");
+  run.platform = comm.platform;
+  run.transport = comm.transport;
+  run.ranks = comm.nranks;
+  run.nodes = comm.nnodes;
+  run.ranksPerNode = comm.ranksPerNode;
+
+  RankLine mine;
+  mine.rank = comm.rank;
+  mine.node = comm.node;
+  mine.localRank = comm.localRank;
+  mine.pid = getpid();
+  snprintf(mine.host, sizeof(mine.host), "%s", world_.host().c_str());
+  snprintf(mine.platform, sizeof(mine.platform), "%s", comm.platform);
+  snprintf(mine.transport, sizeof(mine.transport), "%s", comm.transport);
+  snprintf(mine.device, sizeof(mine.device), "%s", device.c_str());
+  const std::vector<char> all = world_.gather(&mine, sizeof(mine));
+  run.lines.resize(static_cast<size_t>(world_.size()));
+  memcpy(run.lines.data(), all.data(), all.size());
+
+  return run;
+}
+
+mkGemmAllReduceArgs_t Session::arguments(const Operands& operands, int64_t m, int64_t n, int64_t k) const {
+  const auto matrix = [](Type type, void* data, int64_t rows, int64_t columns) {
+    mkTensor_t tensor;
+    memset(&tensor, 0, sizeof(tensor));
+    tensor.data = data;
+    tensor.dtype = info(type).dtype;
+    tensor.ndim = 2;
+    tensor.dims[0] = rows;
+    tensor.dims[1] = columns;
+    return tensor;
+  };
+  const Options& o = options_;
+  mkGemmAllReduceArgs_t args;
+  MK_INIT(&args, MK_ID_GEMM_ALL_REDUCE_ARGS);
+  args.a = matrix(o.in, operands.a, m, k);
+  args.b = o.transB ? matrix(o.in, operands.b, n, k) : matrix(o.in, operands.b, k, n);
+  args.c = matrix(o.out, operands.c, m, n);
+  if (operands.window) {
+    args.c.data = nullptr;
+    args.c.window = operands.window;
+    args.c.offset = operands.offset;
+  }
+  if (operands.bias) {
+    args.bias = matrix(o.out, operands.bias, n, 0);
+    args.bias.ndim = 1;
+  }
+  args.alpha = &o.alpha;
+  args.beta = &o.beta;
+  args.bLayout = o.transB ? MK_LAYOUT_NK : MK_LAYOUT_KN;
+  args.wireDtypePlus1 = info(o.wire).dtype + 1;
+  if (o.tuned()) args.tune = &tune_;
+  return args;
+}
+
+void Session::choose(const mkGemmAllReduceArgs_t& args, int nodes, Row* row) {
+  require(mkOpCheck(comm_, MK_OP_GEMM_ALL_REDUCE, &args), "mkOpCheck, M " + std::to_string(row->m));
+  mkTune_t tune;
+  MK_INIT(&tune, MK_ID_TUNE);
+  require(mkTuneQuery(comm_, MK_OP_GEMM_ALL_REDUCE, &args, &tune), "mkTuneQuery");
+  row->exchange = nodes > 1 ? tune.exchange : 0;
+  row->tileM = tune.tileM;
+  row->tileN = tune.tileN;
+  row->chunkTiles = tune.chunkTiles;
+  row->computeAgents = tune.computeAgents;
+  row->receiveAgents = tune.receiveAgents;
+  row->minSMs = tune.minSMs;
+  if (nodes > 1 && (options_.exchange ? tune.exchange != options_.exchange
+                                      : tune.exchange != MK_EXCHANGE_SWAP && tune.exchange != MK_EXCHANGE_HOME)) {
+    world_.die(exitLibrary, "mkTuneQuery: exchange " + std::to_string(tune.exchange) + ", asked for " +
+                                std::to_string(options_.exchange));
+  }
+  size_t workspace = 0;
+  require(mkOpWorkspaceSize(comm_, MK_OP_GEMM_ALL_REDUCE, &args, &workspace), "mkOpWorkspaceSize");
+  row->workspaceBytes = world_.max(uint64_t{workspace});
+}
+
+void Session::reserve(const Row& row) { require(mkCommReserve(comm_, row.workspaceBytes), "mkCommReserve"); }
+
+Session::Counters Session::counters() {
+  // After the barrier every rank's launches have ended, so every payload has arrived and was handed over before that; the
+  // proxies may still be about to add it up.
+  world_.barrier();
+  Counters last;
+  for (int same = 0, reads = 0; same < 3 && reads < 500; ++reads) {
+    mkCommInfo_t comm;
+    MK_INIT(&comm, MK_ID_COMM_INFO);
+    require(mkCommQuery(comm_, &comm), "mkCommQuery");
+    same = comm.netBytesSent == last.bytes && reads ? same + 1 : 0;
+    last = {comm.netBytesSent, comm.netMessagesSent, comm.netBatches};
+    usleep(2000);
+  }
+  world_.barrier();
+  return last;
+}
+
+void Session::compareBytes(const RunInfo& run, const Counters& before, const Counters& after, Row* row) {
+  uint64_t mine = after.bytes - before.bytes;
+  if (options_.corrupt == Corrupt::bytes && world_.rank() == 0) mine += 16;
+  const std::vector<char> all = world_.gather(&mine, sizeof(mine));
+  row->netBytesPerRank.resize(static_cast<size_t>(world_.size()));
+  memcpy(row->netBytesPerRank.data(), all.data(), all.size());
+  for (uint64_t bytes : row->netBytesPerRank) row->netBytes += bytes;
+  row->netMessages = static_cast<uint64_t>(world_.sum(static_cast<int64_t>(after.messages - before.messages)));
+  row->netBatches = static_cast<uint64_t>(world_.sum(static_cast<int64_t>(after.batches - before.batches)));
+
+  const Traffic traffic = gemmAllReduceTraffic(row->m, row->n, run.nodes, row->exchange, info(options_.wire).bytes,
+                                               info(options_.out).bytes);
+  const uint64_t launches = static_cast<uint64_t>(row->launches);
+  row->netBytesExpected = traffic.total;
+  if (row->netBytes != traffic.total * launches) {
+    row->netError = "all ranks sent " + std::to_string(row->netBytes) + " in " + std::to_string(launches) +
+                    " launches, the formula says " + std::to_string(traffic.total * launches);
+    return;
+  }
+  if (!traffic.perNode) return;
+  std::vector<uint64_t> nodes(static_cast<size_t>(run.nodes));
+  for (const RankLine& line : run.lines) {
+    nodes[static_cast<size_t>(line.node)] += row->netBytesPerRank[static_cast<size_t>(line.rank)];
+  }
+  for (size_t node = 0; node < nodes.size(); ++node) {
+    const uint64_t expected = traffic.total / nodes.size() * launches;
+    if (nodes[node] == expected) continue;
+    row->netError = "node " + std::to_string(node) + " sent " + std::to_string(nodes[node]) + " in " +
+                    std::to_string(launches) + " launches, the formula says " + std::to_string(expected);
+    return;
+  }
+}
+
+void Session::finalize() {
+  world_.phase("leaving the communicator");
+  require(mkCommFinalize(comm_), "mkCommFinalize");
+}
+
+void Session::destroy() {
+  const mkComm_t comm = comm_;
+  comm_ = nullptr;  // gone, whatever the call returns
+  require(mkCommDestroy(comm), "mkCommDestroy");
+}
+
+}  // namespace mk::perf

@@ -1,0 +1,69 @@
+// One rank's communicator in a perf program: joining, what the library says of the run, an operation's arguments and choices,
+// and the bytes its proxy counted.  A call that fails ends all ranks with the library's text.  Called by gemm_ar.cc and by
+// cuda/gemm_ar_cuda.cc.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "mkernel.h"
+#include "options.h"
+#include "report.h"
+#include "world.h"
+
+namespace mk::perf {
+
+// Where the tensors of one launch lie.  C is at `offset` of the window, if there is one, else at c.
+struct Operands {
+  void* a = nullptr;
+  void* b = nullptr;
+  void* bias = nullptr;
+  void* c = nullptr;
+  mkWindow_t window = nullptr;
+  uint64_t offset = 0;
+};
+
+class Session {
+ public:
+  struct Counters {
+    uint64_t bytes = 0, messages = 0, batches = 0;
+  };
+
+  // Nothing is done yet.  Options must outlive the session.
+  Session(World& world, const Options& options);
+  Session(const Session&) = delete;
+  Session& operator=(const Session&) = delete;
+
+  // Collective: all ranks of the world.
+  void connect();
+  // A communicator of this rank alone.
+  void connectAlone();
+  mkComm_t comm() const { return comm_; }
+
+  void require(mkResult_t result, const std::string& call);
+  void requireAsync(const std::string& what);
+  // Collective.
+  RunInfo describe(const std::string& device);
+
+  // k: this rank's part.  The result refers to the options and to this session.
+  mkGemmAllReduceArgs_t arguments(const Operands& operands, int64_t m, int64_t n, int64_t k) const;
+  // Asks what would be used, into the row.  Collective.
+  void choose(const mkGemmAllReduceArgs_t& args, int nodes, Row* row);
+  // Grows the heap to the row's workspace.  Collective.
+  void reserve(const Row& row);
+
+  // Collective, as is the comparison with the formula: all ranks' launches have ended.
+  Counters counters();
+  void compareBytes(const RunInfo& run, const Counters& before, const Counters& after, Row* row);
+
+  void finalize();  // collective
+  void destroy();
+
+ private:
+  World& world_;
+  const Options& options_;
+  mkComm_t comm_ = nullptr;
+  mkTune_t tune_ = {};
+};
+
+}  // namespace mk::perf

@@ -1,0 +1,56 @@
+// What was timed on GPUs, the figures that follow from it, and how they are shown.  Arithmetic and text alone, so that it can
+// be tested without a GPU.  Called by report.cc; filled in by cuda/gemm_ar_cuda.cc.
+#pragma once
+
+#include <cmath>
+#include <cstdint>
+#include <string>
+
+#include "json.h"
+
+namespace mk::perf {
+
+inline constexpr double kCopyEngineGBps = 390;  // NVLink, one direction: the copy engine
+inline constexpr double kStoreGBps = 363;       // the same, by stores of the multiprocessors
+
+// Times are microseconds of one operation on the slowest rank; NaN: not measured.
+struct Timing {
+  std::string mode;  // "eager" or "graph"
+  int64_t m = 0, n = 0, k = 0;
+  int ranks = 1, nodes = 1, ranksPerNode = 1;
+  int rounds = 0, launches = 0;  // batches, and operations in each
+  double fusedUs = NAN;
+  double fastestUs = NAN, slowestUs = NAN;  // of the fused batches
+  double blasUs = NAN;                      // this rank's product alone: cuBLAS, and ours in a world of one rank
+  double oursUs = NAN;
+  double unfusedUs = NAN;  // cuBLAS, then NCCL's AllReduce
+  double nvlinkBytes = 0;  // that a rank sends to its node's other ranks
+  double nicBytes = 0;     // that the busiest rank sends to other nodes
+  double nicGBps = 50;
+  uint32_t tileM = 0, tileN = 0, computeAgents = 0, receiveAgents = 0, minSMs = 0;
+};
+
+struct Figures {
+  double tflops = NAN;  // of one GPU
+  double nvlinkGBps = NAN, nicGBps = NAN;
+  double aloneUs = NAN;  // the better product alone
+  double idealUs = NAN;  // unfused, each part at the hardware's rate: cuBLAS, then the busiest link
+  double speedup = NAN, idealSpeedup = NAN;
+  double copyRoof = NAN, storeRoof = NAN;  // largest of product alone and bytes over rate, over the time: 1 is the best
+};
+Figures figures(const Timing& timing);
+
+// Bytes that a rank sends inside its node: its part of every tile it does not own, then its own results to all others.
+double nvlinkBytes(int64_t m, int64_t n, int ranksPerNode, uint64_t wireBytes, uint64_t outBytes);
+
+struct TimingVerdict {
+  bool checked = false, allRows = false;  // not all rows: a sample of them, and all bits between the ranks
+  double share = 0;                       // of its bound, the worst element
+  int64_t wrong = 0;
+  bool identical = true;
+};
+std::string timingHeader(const std::string& baseline, double nicGBps, int nodes);
+std::string timingLine(const Timing& timing, const TimingVerdict& verdict);
+JsonObject timingJson(const Timing& timing);
+
+}  // namespace mk::perf

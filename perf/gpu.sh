@@ -1,0 +1,119 @@
+#!/bin/sh
+# Builds, tests and times everything on a machine with GPUs: sh perf/gpu.sh RESULTS [BUILD] [PART...]
+#   RESULTS  folder for what was printed (machine, build, tests, perf, sanitizer, summary .txt) and for the rows as JSON
+#   BUILD    a build made before, perhaps on another machine; "" or none: build-gpu, which is made here
+#   PART     some of: build tests perf sanitizer; none: all (build only where BUILD is not given)
+# Needs nvcc, meson, ninja, Open MPI and Catch2; nothing of rdma-core or libfabric.  Every command has a time limit.  The exit
+# status is 0 if everything went well.
+set -u
+cd "$(dirname "$0")/.." || exit 1
+# shellcheck source=perf/libraries.sh
+. perf/libraries.sh
+
+if [ $# -lt 1 ]; then
+  sed -n 's/^# \{0,1\}//; 2,8p' "$0" >&2
+  exit 2
+fi
+results=$1
+build=${2:-}
+shift
+[ $# -eq 0 ] || shift
+parts=${*:-}
+if [ -z "$parts" ]; then
+  parts="tests perf sanitizer"
+  [ -n "$build" ] || parts="build $parts"
+fi
+build=${build:-build-gpu}
+mkdir -p "$results" || exit 1
+results=$(cd "$results" && pwd)
+command -v nvcc >/dev/null 2>&1 || PATH=$PATH:/usr/local/cuda/bin
+export PATH
+export CUDA_MODULE_LOADING=EAGER NCCL_NVLS_ENABLE=0 OMP_NUM_THREADS=2
+
+failed=0
+: >"$results/summary.txt"
+say() { printf '%s\n' "$*" | tee -a "$results/summary.txt"; }
+
+# run FILE SECONDS COMMAND...: appends to FILE.txt; shows the end of what it printed
+run() {
+  file=$results/$1.txt
+  seconds=$2
+  shift 2
+  printf '$ %s\n' "$*" | tee -a "$file"
+  begun=$(date +%s)
+  timeout -k 10 "$seconds" "$@" >"$results/run.tmp" 2>&1 </dev/null
+  code=$?
+  cat "$results/run.tmp" >>"$file"
+  tail -n "${show:-40}" "$results/run.tmp"
+  rm -f "$results/run.tmp"
+  printf '  exit status %d\n' "$code" >>"$file"
+  say "$(printf 'status %3d, %3d s of %3d: %s' "$code" "$(($(date +%s) - begun))" "$seconds" "$*")"
+  [ "$code" -eq 0 ] || failed=1
+  return "$code"
+}
+
+perf() { # SECONDS RANKS OPTIONS...
+  seconds=$1
+  ranks=$2
+  shift 2
+  run perf "$seconds" sh perf/mpirun.sh -np "$ranks" "$program" --platform cuda "$@"
+}
+
+sanitizer() { # SECONDS TOOL OPTIONS...: of a small run, without the comparison's libraries
+  seconds=$1
+  tool=$2
+  shift 2
+  run sanitizer "$seconds" env MKERNEL_TIMEOUT_MS=120000 sh perf/mpirun.sh -np "$gpus" \
+    compute-sanitizer --tool "$tool" --error-exitcode 9 "$program" \
+    --platform cuda --baseline 0 --rounds 1 -n 1 --limit "$seconds" "$@"
+}
+
+has() { case " $parts " in *" $1 "*) true ;; *) false ;; esac }
+
+gpus=$(gpu_count)
+: >"$results/machine.txt"
+show=8
+run machine 30 nvidia-smi || true
+run machine 30 nvcc --version || true
+say "GPUs: ${gpus:-0}; revision $(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown); cuBLAS ${CUBLAS_LIBRARY:-by name}; NCCL ${NCCL_LIBRARY:-by name}"
+show=40
+
+if has build; then
+  : >"$results/build.txt"
+  if [ ! -f "$build/build.ninja" ]; then
+    run build 120 meson setup "$build" -Dcuda=enabled -Dperf=enabled || exit 1
+  fi
+  show=5
+  run build 580 ninja -C "$build" || exit 1
+  show=40
+fi
+build=$(cd "$build" && pwd) || exit 1
+program=$build/perf/mk_gemm_ar_perf
+MKERNEL_PLUGIN_PATH=$build/plugins/loopback
+export MKERNEL_PLUGIN_PATH
+
+if has tests; then
+  : >"$results/tests.txt"
+  run tests "${MK_GPU_TESTS_SECONDS:-500}" python3 perf/gpu_tests.py "$build" || true
+fi
+
+if has perf; then
+  : >"$results/perf.txt"
+  # The target table; then the same beside emulated nodes with a network between them; then odd shapes and types.
+  perf 250 "$gpus" --suite -G 4 --limit 240 --json "$results/suite.json" || true
+  if [ "$gpus" -ge 2 ] && [ $((gpus % 2)) -eq 0 ]; then
+    perf 160 "$gpus" --nodes 2 -b 1K -e 16K --N 8K --K 8K --trans-b --limit 150 --json "$results/nodes.json" || true
+  fi
+  perf 60 "$gpus" -b 1 -e 1001 -i 250 --N 1000 --K 1000 -d fp16 --out fp32 --bias -G 1 --limit 50 || true
+fi
+
+if has sanitizer; then
+  : >"$results/sanitizer.txt"
+  for tool in memcheck racecheck; do
+    sanitizer 100 "$tool" -b 300 --N 512 --K 512 --trans-b || true
+    sanitizer 100 "$tool" -b 77 --N 264 --K 264 --out fp32 --bias --window 0 || true
+  done
+fi
+
+if [ "$failed" -eq 0 ]; then say "all well"; else say "something FAILED: see above"; fi
+exit "$failed"
