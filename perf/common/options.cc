@@ -160,6 +160,9 @@ void checkTogether(const Options& o, int ranks) {
   }
   if (o.mMin == 0 && o.mMax > 0 && !o.mIncrement) throw UsageError("-b 0 does not grow by a factor: use -i");
   if (o.k % 8) throw UsageError("--K " + std::to_string(o.k) + ": a multiple of 8 is legal (rows of 16 bytes)");
+  if (o.platform == "cpu" && (o.suite || o.graph)) {
+    throw UsageError("--suite and -G time GPUs: with --platform cpu they are not legal");
+  }
   if (o.graph > 1 && o.beta != 0) {
     throw UsageError("-G " + std::to_string(o.graph) +
                      " with --beta: -G 1 is legal, since C changes from launch to launch");

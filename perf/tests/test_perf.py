@@ -150,7 +150,7 @@ def corrupt_zero():
 
 
 def usage():
-    refused("--suite and -G", "--suite", "--platform", "cpu")
+    refused("--suite and -G time GPUs", "--suite", "--platform", "cpu")
     refused("-G 1 is legal", "-G", "2", "--beta", "1")
     refused("--K 12", "--K", "12")
     refused("-g 2", "-g", "2")
