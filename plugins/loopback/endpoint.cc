@@ -7,6 +7,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <list>
 #include <utility>
 
 #include "failure.h"
@@ -55,6 +56,9 @@ Endpoint::~Endpoint() {
   withdrawPresence(address_.id);
   // Peers in this process may be writing this instant; afterwards they do not.
   for (const auto& [handle, region] : registrations_) region->end();
+  nic_.reset();
+  imports_.clear();
+  gpu_.reset();
   // The goodbye, seen by a peer once its connection has ended.
   for (const Peer& peer : peers_)
     if (peer.inbox != nullptr) peer.inbox->markClosed();
@@ -114,12 +118,15 @@ void* Endpoint::registerMemory(const mkTransportMemory_t& memory, uint8_t* key) 
   if (!connected_) fail(mkErrorInvalidUsage, "the endpoint is not connected");
   if (memory.structSize < sizeof(memory))
     fail(mkErrorVersion, "mkTransportMemory_t of %u bytes; this plugin needs %zu", memory.structSize, sizeof(memory));
-  if (memory.kind != MK_MEMORY_KIND_HOST)
-    fail(mkErrorNotSupported, "memory kind %u: the loopback transport takes host memory (kind %u)", memory.kind,
-         MK_MEMORY_KIND_HOST);
+  const bool onGpu = memory.kind == MK_MEMORY_KIND_CUDA;
+  if (!onGpu && memory.kind != MK_MEMORY_KIND_HOST)
+    fail(mkErrorNotSupported, "memory kind %u: the loopback transport takes host memory (kind %u) and CUDA memory (%u)",
+         memory.kind, MK_MEMORY_KIND_HOST, MK_MEMORY_KIND_CUDA);
   if (memory.address == nullptr || memory.bytes == 0)
     fail(mkErrorInvalidArgument, "memory of %llu bytes at %p: neither may be zero", wide(memory.bytes), memory.address);
-  if (memory.fd >= 0) {
+  if (onGpu) {
+    gpu().checkMemory(memory);
+  } else if (memory.fd >= 0) {
     checkFile(memory.fd, memory.fdOffset, memory.bytes);
     // Mapped from the descriptor, both have the same place in their page.
     const uint64_t page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
@@ -127,23 +134,25 @@ void* Endpoint::registerMemory(const mkTransportMemory_t& memory, uint8_t* key) 
       fail(mkErrorInvalidArgument, "address %p is not mapped from offset %llu of the descriptor", memory.address,
            wide(memory.fdOffset));
   }
-  const auto region = std::make_shared<LocalRegion>(static_cast<std::byte*>(memory.address), memory.bytes, ++sequence_);
+  const auto region =
+      std::make_shared<LocalRegion>(static_cast<std::byte*>(memory.address), memory.bytes, ++sequence_, onGpu);
   Key made = {};
   made.magic = kMagic;
   made.hasFd = memory.fd >= 0;
   made.endpoint = address_.id;
   made.sequence = region->sequence();
   made.bytes = region->bytes();
+  made.kind = memory.kind;
   if (memory.fd >= 0) {
     Message message = makeMessage(MessageType::region);
     message.sequence = region->sequence();
     message.bytes = memory.bytes;
     message.fdOffset = memory.fdOffset;
-    message.hasFd = 1;
+    message.kind = memory.kind;
     sendAll(message, memory.fd);
   }
   registrations_[region.get()] = region;
-  presence_->addRegion(region);
+  if (!onGpu) presence_->addRegion(region);
   std::memset(key, 0, MK_TRANSPORT_KEY_BYTES);
   std::memcpy(key, &made, sizeof(made));
   return region.get();
@@ -157,70 +166,90 @@ void Endpoint::deregisterMemory(void* handle) {
   registrations_.erase(found);
   presence_->removeRegion(region->sequence());
   region->end();
-  for (const Flight& flight : nic_->takeFrom(region.get())) {
+  const std::list<Flight> taken = nic_->takeFrom(region.get());
+  const bool quiet = !region->onGpu() || gpu_->drain();
+  for (const Flight& flight : taken) {
     const bool delivered = flight.stage == Flight::Stage::repeat;
     events_.push_back({MK_EVENT_SENT, flight.peer, delivered ? mkSuccess : mkErrorTransport, 0, flight.write.cookie});
   }
   Message message = makeMessage(MessageType::withdraw);
   message.sequence = region->sequence();
+  message.kind = region->onGpu() ? MK_MEMORY_KIND_CUDA : MK_MEMORY_KIND_HOST;
   sendAll(message, -1);
+  if (!quiet)
+    fail(mkErrorTimeout, "copies from the deregistered CUDA memory are under way still after %lld s",
+         static_cast<long long>(cuda::Lanes::kDrainTime.count()));
 }
 
-// To every peer that must be told, that is, not to those of this process.
+// To every peer that must be told: those of this process know of its host memory without.
 void Endpoint::sendAll(const Message& message, int fd) {
   for (Peer& peer : peers_)
-    if (!peer.self && peer.presence == nullptr) peer.out.send(message, fd);
+    if (!peer.self && (peer.presence == nullptr || message.kind == MK_MEMORY_KIND_CUDA)) peer.out.send(message, fd);
+}
+
+cuda::Lanes& Endpoint::gpu() {
+  if (gpu_ == nullptr) gpu_ = std::make_unique<cuda::Lanes>(peers_.size(), settings_.outstanding);
+  return *gpu_;
 }
 
 void* Endpoint::importMemory(int index, const uint8_t* keyBytes, int timeoutMs) {
   Peer& peer = peerAt(index);
   if (timeoutMs < 0) fail(mkErrorInvalidArgument, "timeoutMs %d: must not be negative", timeoutMs);
-  const auto deadline = Clock::now() + std::chrono::milliseconds(timeoutMs);
   Key key = {};
   std::memcpy(&key, keyBytes, sizeof(key));
   if (key.magic != kMagic || key.endpoint != peer.address.id)
     fail(mkErrorInvalidArgument, "the key is not of a registration of %s", peer.name().c_str());
 
   std::shared_ptr<RemoteRegion> remote;
-  if (peer.presence != nullptr) {
+  if (peer.presence != nullptr && key.kind == MK_MEMORY_KIND_HOST) {
     const std::shared_ptr<LocalRegion> region = peer.presence->region(key.sequence);
     if (region == nullptr) fail(mkErrorInvalidArgument, "%s has deregistered the memory", peer.name().c_str());
     remote = std::make_shared<RemoteRegion>(index, region);
+  } else if (const auto announcement = awaitAnnouncement(peer, key, timeoutMs); announcement->onGpu) {
+    std::shared_ptr<cuda::Mapping> mapping = announcement->gpuMapping.lock();
+    if (mapping == nullptr) mapping = gpu().map(index, announcement->fd.get(), announcement->bytes);
+    announcement->gpuMapping = mapping;
+    remote = std::make_shared<RemoteRegion>(index, announcement, std::move(mapping));
   } else {
-    if (key.hasFd == 0)
-      fail(mkErrorNotRegistered, "%s registered %llu bytes without a descriptor, and lives in another process",
-           peer.name().c_str(), wide(key.bytes));
-    for (;;) {
-      hearPeers();
-      if (peer.newest >= key.sequence) break;
-      if (peer.state != Peer::State::connected) fail(mkErrorRemote, "%s", peer.reason.c_str());
-      const auto now = Clock::now();
-      if (now >= deadline)
-        fail(mkErrorTimeout, "%s has not told of its memory within %d ms", peer.name().c_str(), timeoutMs);
-      progress(now);
-      pollfd wait = {peer.in.fd(), POLLIN, 0};
-      ::poll(&wait, 1, 1);
-    }
-    const auto found = peer.announcements.find(key.sequence);
-    if (found == peer.announcements.end())
-      fail(mkErrorInvalidArgument, "%s has deregistered the memory", peer.name().c_str());
-    const std::shared_ptr<Announcement>& announcement = found->second;
-    if (!announcement->fd)
-      fail(mkErrorSystem, "no free descriptor here when %s sent that of its memory", peer.name().c_str());
     std::shared_ptr<Mapping> mapping = announcement->mapping.lock();
-    if (mapping == nullptr) {
+    if (mapping == nullptr)
       mapping = std::make_shared<Mapping>(announcement->fd.get(), announcement->fdOffset, announcement->bytes);
-      announcement->mapping = mapping;
-    }
+    announcement->mapping = mapping;
     remote = std::make_shared<RemoteRegion>(index, announcement, std::move(mapping));
   }
   imports_[remote.get()] = remote;
   return remote.get();
 }
 
+// With a descriptor.
+std::shared_ptr<Announcement> Endpoint::awaitAnnouncement(Peer& peer, const Key& key, int timeoutMs) {
+  const auto deadline = Clock::now() + std::chrono::milliseconds(timeoutMs);
+  if (key.hasFd == 0)
+    fail(mkErrorNotRegistered, "%s registered %llu bytes without a descriptor, and lives in another process",
+         peer.name().c_str(), wide(key.bytes));
+  for (;;) {
+    hearPeers();
+    if (peer.newest >= key.sequence) break;
+    if (peer.state != Peer::State::connected) fail(mkErrorRemote, "%s", peer.reason.c_str());
+    const auto now = Clock::now();
+    if (now >= deadline)
+      fail(mkErrorTimeout, "%s has not told of its memory within %d ms", peer.name().c_str(), timeoutMs);
+    progress(now);
+    pollfd wait = {peer.in.fd(), POLLIN, 0};
+    ::poll(&wait, 1, 1);
+  }
+  const auto found = peer.announcements.find(key.sequence);
+  if (found == peer.announcements.end())
+    fail(mkErrorInvalidArgument, "%s has deregistered the memory", peer.name().c_str());
+  if (!found->second->fd)
+    fail(mkErrorSystem, "no free descriptor here when %s sent that of its memory", peer.name().c_str());
+  return found->second;
+}
+
 void Endpoint::releaseMemory(void* remote) {
   // Writes under way keep the mapping until they have completed.
   if (imports_.erase(remote) == 0) fail(mkErrorInvalidArgument, "%p is no import of this endpoint", remote);
+  if (gpu_ != nullptr) gpu_->sweep();
 }
 
 // ---- Writing -------------------------------------------------------------------------------------------------------
@@ -246,6 +275,9 @@ void Endpoint::checkPayload(int peer, const mkTransportWrite_t& write, Flight& f
   if (write.remoteOffset > room || write.bytes > room - write.remoteOffset)
     fail(mkErrorInvalidArgument, "destination [%llu, +%llu) lies outside the registration of %llu bytes",
          wide(write.remoteOffset), wide(write.bytes), wide(room));
+  if (flight.source->onGpu() != flight.destination->onGpu())
+    fail(mkErrorNotSupported, "source in %s memory, destination in %s memory: both must be of one kind",
+         flight.source->onGpu() ? "CUDA" : "host", flight.destination->onGpu() ? "CUDA" : "host");
 }
 
 Flight Endpoint::prepare(int peer, const mkTransportWrite_t& write) {
@@ -264,6 +296,9 @@ Flight Endpoint::prepare(int peer, const mkTransportWrite_t& write) {
   if (write.flagOffset > room || room - write.flagOffset < 8)
     fail(mkErrorInvalidArgument, "flag [%llu, +8) lies outside the registration of %llu bytes", wide(write.flagOffset),
          wide(room));
+  if (write.bytes > 0 && flight.flagPlace->onGpu() != flight.destination->onGpu())
+    fail(mkErrorNotSupported, "payload to %s memory, flag to %s memory: both must be of one kind",
+         flight.destination->onGpu() ? "CUDA" : "host", flight.flagPlace->onGpu() ? "CUDA" : "host");
   return flight;
 }
 
@@ -288,17 +323,27 @@ int Endpoint::post(int index, const mkTransportWrite_t* writes, int count) {
     nic_->submit(std::move(flight), nanoseconds(now));
   }
   nic_->progress(nanoseconds(now), *this);
+  if (gpu_ != nullptr) gpu_->flush();
   return static_cast<int>(take);
 }
 
 Carrier::Outcome Endpoint::copy(const Flight& flight, uint64_t from, uint64_t to, bool again) {
   if (from >= to) return Outcome::done;
+  if (flight.onGpu()) {
+    if (flight.destination->withdrawn()) return Outcome::gone;
+    gpu_->lane(flight.peer).copy(flight, from, to);
+    return Outcome::done;
+  }
   const std::byte* source = static_cast<const std::byte*>(flight.write.source) + from;
   const bool stored = flight.destination->copy(flight.write.remoteOffset + from, source, to - from, again);
   return stored ? Outcome::done : Outcome::gone;
 }
 
 Carrier::Outcome Endpoint::notify(const Flight& flight) {
+  if (flight.onGpu()) {
+    if (flight.flagPlace != nullptr && flight.flagPlace->withdrawn()) return Outcome::gone;
+    return gpu_->lane(flight.peer).notify(flight) ? Outcome::done : Outcome::full;
+  }
   if (flight.flagPlace != nullptr)
     return flight.flagPlace->storeFlag(flight.write.flagOffset, flight.write.flagValue) ? Outcome::done : Outcome::gone;
   const Peer& peer = peers_[static_cast<size_t>(flight.peer)];
@@ -306,9 +351,29 @@ Carrier::Outcome Endpoint::notify(const Flight& flight) {
 }
 
 void Endpoint::finished(const Flight& flight, mkResult_t status, const std::string& reason) {
-  events_.push_back({MK_EVENT_SENT, flight.peer, status, 0, flight.write.cookie});
+  // What a GPU write has posted must have passed even if it has failed: its memory is the caller's afterwards.
+  if (flight.onGpu())
+    gpu_->lane(flight.peer).finish(flight, status);
+  else
+    sent(flight.peer, flight.write.cookie, status);
   if (status != mkSuccess) raiseError(flight.peer, status, reason);
 }
+
+// ---- What the lanes to GPU memory tell ------------------------------------------------------------------------------
+
+Carrier::Outcome Endpoint::arrive(int index, uint32_t immediate) {
+  const Peer& peer = peers_[static_cast<size_t>(index)];
+  if (peer.outbox->push(immediate)) return Outcome::done;
+  if (peer.state == Peer::State::connected) return Outcome::full;
+  raiseError(index, mkErrorRemote, peer.reason);
+  return Outcome::gone;
+}
+
+void Endpoint::sent(int peer, uint64_t cookie, mkResult_t status) {
+  events_.push_back({MK_EVENT_SENT, peer, status, 0, cookie});
+}
+
+void Endpoint::failed(int peer, const std::string& reason) { raiseError(peer, mkErrorTransport, reason); }
 
 // ---- Progress and events -------------------------------------------------------------------------------------------
 
@@ -339,6 +404,9 @@ void Endpoint::progress(Clock::time_point now) {
     hearPeers();
   }
   nic_->progress(nanoseconds(now), *this);
+  if (gpu_ == nullptr) return;
+  gpu_->flush();
+  gpu_->collect(*this);
 }
 
 int Endpoint::takeArrivals(mkTransportEvent_t* events, int capacity) {

@@ -7,6 +7,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "cuda_carrier.h"
 #include "nic.h"
 #include "peers.h"
 #include "settings.h"
@@ -16,7 +17,7 @@ namespace mk::loopback {
 constexpr uint32_t kMaxBatch = 64;
 constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // of one write
 
-class Endpoint final : private Carrier {
+class Endpoint final : private Carrier, private cuda::Sink {
  public:
   // Listens from here on.
   explicit Endpoint(const Settings& settings);
@@ -48,12 +49,18 @@ class Endpoint final : private Carrier {
   Outcome notify(const Flight& flight) override;
   void finished(const Flight& flight, mkResult_t status, const std::string& reason) override;
 
+  Outcome arrive(int peer, uint32_t immediate) override;
+  void sent(int peer, uint64_t cookie, mkResult_t status) override;
+  void failed(int peer, const std::string& reason) override;
+
   Peer& peerAt(int peer);
   PeerState& stateAt(int peer) { return states_[static_cast<size_t>(peer)]; }
   Flight prepare(int peer, const mkTransportWrite_t& write);
   void checkPayload(int peer, const mkTransportWrite_t& write, Flight& flight);
   void hearPeers();
   void sendAll(const Message& message, int fd);
+  std::shared_ptr<Announcement> awaitAnnouncement(Peer& peer, const Key& key, int timeoutMs);
+  cuda::Lanes& gpu();
   void progress(Clock::time_point now);
   void raiseError(int peer, mkResult_t status, const std::string& reason);
   int takeArrivals(mkTransportEvent_t* events, int capacity);
@@ -68,6 +75,7 @@ class Endpoint final : private Carrier {
   std::vector<Peer> peers_;
   std::vector<PeerState> states_;
   std::unique_ptr<Nic> nic_;
+  std::unique_ptr<cuda::Lanes> gpu_;  // null: no GPU memory so far
   std::unordered_map<void*, std::shared_ptr<LocalRegion>> registrations_;
   std::unordered_map<void*, std::shared_ptr<RemoteRegion>> imports_;
   uint64_t sequence_ = 0;                  // of the newest registration

@@ -46,6 +46,13 @@ RemoteRegion::RemoteRegion(int peer, std::shared_ptr<Announcement> announcement,
       base_(mapping_->base()),
       bytes_(announcement_->bytes) {}
 
+RemoteRegion::RemoteRegion(int peer, std::shared_ptr<Announcement> announcement, std::shared_ptr<cuda::Mapping> mapping)
+    : peer_(peer),
+      announcement_(std::move(announcement)),
+      gpuMapping_(std::move(mapping)),
+      base_(reinterpret_cast<std::byte*>(gpuMapping_->base())),
+      bytes_(announcement_->bytes) {}
+
 template <typename Action>
 bool RemoteRegion::use(Action&& action) {
   if (local_ != nullptr) return local_->use(action);

@@ -1,5 +1,5 @@
-// Registered memory, here and at peers.  A peer's memory is reached through a mapping of its descriptor, or directly where
-// the peer lives in this process: then the memory is mapped once, which ThreadSanitizer needs to see races.
+// Registered memory, here and at peers.  A peer's memory is reached through a mapping of its descriptor.  Host memory of a
+// peer that lives in this process is used directly: it is then mapped once, which ThreadSanitizer needs to see races.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 #include <mutex>
 #include <shared_mutex>
 
+#include "cuda_memory.h"
 #include "socket.h"
 
 namespace mk::loopback {
@@ -16,8 +17,10 @@ namespace mk::loopback {
 // unmapped as soon as its deregistration has returned.  Writers exclude only that, never each other.
 class LocalRegion {
  public:
-  LocalRegion(std::byte* base, uint64_t bytes, uint64_t sequence) : base_(base), bytes_(bytes), sequence_(sequence) {}
+  LocalRegion(std::byte* base, uint64_t bytes, uint64_t sequence, bool onGpu)
+      : base_(base), bytes_(bytes), sequence_(sequence), onGpu_(onGpu) {}
 
+  bool onGpu() const { return onGpu_; }
   std::byte* base() const { return base_; }
   uint64_t bytes() const { return bytes_; }
   uint64_t sequence() const { return sequence_; }
@@ -38,6 +41,7 @@ class LocalRegion {
  private:
   std::byte* const base_;
   const uint64_t bytes_, sequence_;
+  const bool onGpu_;
   std::shared_mutex mutex_;
   bool alive_ = true;
 };
@@ -62,12 +66,15 @@ class Mapping {
 // Throws Failure if [offset, offset + bytes) does not lie inside the descriptor's file.
 void checkFile(int fd, uint64_t offset, uint64_t bytes);
 
-// What a peer in another process has told of one of its registrations.
+// What a peer has told of one of its registrations: all of them to other processes, those of GPU memory to everybody, since
+// each GPU needs a mapping of its own.
 struct Announcement {
   UniqueFd fd;
   uint64_t bytes = 0, fdOffset = 0;
+  bool onGpu = false;
   bool withdrawn = false;
   std::weak_ptr<Mapping> mapping;  // shared by the imports that are left
+  std::weak_ptr<cuda::Mapping> gpuMapping;
 };
 
 // A peer's registration as a destination.
@@ -75,13 +82,17 @@ class RemoteRegion {
  public:
   RemoteRegion(int peer, std::shared_ptr<LocalRegion> local);
   RemoteRegion(int peer, std::shared_ptr<Announcement> announcement, std::shared_ptr<Mapping> mapping);
+  RemoteRegion(int peer, std::shared_ptr<Announcement> announcement, std::shared_ptr<cuda::Mapping> mapping);
 
   int peer() const { return peer_; }
+  bool onGpu() const { return gpuMapping_ != nullptr; }
   uint64_t bytes() const { return bytes_; }
-  // Of the byte at `offset`, in this process; only for checks of alignment.
+  // The peer has ended the registration.  Only of GPU memory; of host memory copy and storeFlag tell.
+  bool withdrawn() const { return announcement_->withdrawn; }
+  // Of the byte at `offset`, in this process.
   uintptr_t address(uint64_t offset) const { return reinterpret_cast<uintptr_t>(base_) + offset; }
 
-  // Both are false when the peer has ended the registration.  `again`: the bytes were delivered before; then only those that
+  // Host memory.  Both are false when the peer has ended the registration.  `again`: the bytes were delivered before; then only those that
   // differ are stored, which nobody can tell from storing all, and a reader that reads them meanwhile has no race.
   bool copy(uint64_t offset, const void* source, uint64_t bytes, bool again);
   // Whoever reads the value with acquire sees everything stored before.
@@ -95,6 +106,7 @@ class RemoteRegion {
   std::shared_ptr<LocalRegion> local_;
   std::shared_ptr<Announcement> announcement_;
   std::shared_ptr<Mapping> mapping_;
+  std::shared_ptr<cuda::Mapping> gpuMapping_;
   std::byte* base_;
   uint64_t bytes_;
 };

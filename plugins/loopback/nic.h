@@ -24,6 +24,10 @@ struct Flight {
   int peer = 0;
   std::shared_ptr<LocalRegion> source;                   // null: no payload
   std::shared_ptr<RemoteRegion> destination, flagPlace;  // null: no payload; completion contract
+  bool onGpu() const {
+    const RemoteRegion* place = destination != nullptr ? destination.get() : flagPlace.get();
+    return place != nullptr && place->onGpu();
+  }
 
   // The rest is the model's.
   enum class Stage { payload, notify, repeat };

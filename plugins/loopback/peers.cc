@@ -37,6 +37,7 @@ void Peer::readMessages() {
       announcement->fd = std::move(fd);
       announcement->bytes = message.bytes;
       announcement->fdOffset = message.fdOffset;
+      announcement->onGpu = message.kind == MK_MEMORY_KIND_CUDA;
       announcements[message.sequence] = std::move(announcement);
       newest = message.sequence;
     } else if (message.type == MessageType::withdraw) {

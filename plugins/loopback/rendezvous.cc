@@ -78,7 +78,6 @@ class Rendezvous {
     hello.index = self_;
     hello.count = static_cast<int32_t>(peers_.size());
     hello.slots = peer.inbox->slots();
-    hello.hasFd = 1;
     peer.out = Connection(std::move(fd));
     peer.out.send(hello, peer.inbox->fd());
     return true;

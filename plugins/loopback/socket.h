@@ -44,7 +44,7 @@ using Token = std::array<uint8_t, 16>;
 Token randomToken();
 
 constexpr uint32_t kMagic = 0x6d6b4c42;  // "mkLB"
-constexpr uint32_t kWireVersion = 1;
+constexpr uint32_t kWireVersion = 2;
 
 // What open() hands out: where an endpoint listens, and the secret that proves a caller has it from the endpoint itself.
 struct Address {
@@ -64,6 +64,7 @@ struct Key {
   Token endpoint;
   uint64_t sequence;  // of the registration, among the endpoint's
   uint64_t bytes;
+  uint32_t kind, reserved;  // of the memory
 };
 static_assert(sizeof(Key) <= MK_TRANSPORT_KEY_BYTES);
 
@@ -80,7 +81,7 @@ struct Message {
   uint64_t sequence;     // region, withdraw
   uint64_t bytes, fdOffset;
   uint32_t slots;  // hello: of the ring
-  uint32_t hasFd;
+  uint32_t kind;   // region: of the memory
 };
 Message makeMessage(MessageType type);
 

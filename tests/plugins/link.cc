@@ -14,25 +14,41 @@
 
 namespace test {
 
-SharedMemory::SharedMemory(size_t bytes) : fd_(memfd_create("mkernel-test", MFD_CLOEXEC)), bytes_(bytes) {
-  expect(fd_ >= 0 && ftruncate(fd_, static_cast<off_t>(bytes)) == 0, "no memory of %zu bytes", bytes);
-  void* address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, fd_, 0);
-  expect(address != MAP_FAILED, "no mapping of %zu bytes", bytes);
-  data_ = static_cast<std::byte*>(address);
-}
+namespace {
 
-SharedMemory::~SharedMemory() {
-  munmap(data_, bytes_);
-  ::close(fd_);
-}
+class HostMemory final : public MemorySource {
+ public:
+  mkTransportMemory_t make(size_t bytes) override {
+    mkTransportMemory_t memory = {};
+    memory.structSize = sizeof(memory);
+    memory.kind = MK_MEMORY_KIND_HOST;
+    memory.bytes = bytes;
+    memory.fd = memfd_create("mkernel-test", MFD_CLOEXEC);
+    expect(memory.fd >= 0 && ftruncate(memory.fd, static_cast<off_t>(bytes)) == 0, "no memory of %zu bytes", bytes);
+    memory.address = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED, memory.fd, 0);
+    expect(memory.address != MAP_FAILED, "no mapping of %zu bytes", bytes);
+    return memory;
+  }
+  void destroy(const mkTransportMemory_t& memory) override {
+    munmap(memory.address, memory.bytes);
+    ::close(memory.fd);
+  }
+} hostMemory;
+
+thread_local MemorySource* memorySource = &hostMemory;
+
+}  // namespace
+
+void useMemory(MemorySource* source) { memorySource = source != nullptr ? source : &hostMemory; }
+
+SharedMemory::SharedMemory(size_t bytes) : source_(memorySource), bytes_(bytes), memory_(source_->make(bytes)) {}
+
+SharedMemory::~SharedMemory() { source_->destroy(memory_); }
 
 mkTransportMemory_t SharedMemory::piece(size_t offset, size_t bytes) const {
-  mkTransportMemory_t memory = {};
-  memory.structSize = sizeof(memory);
-  memory.kind = MK_MEMORY_KIND_HOST;
-  memory.address = data_ + offset;
-  memory.bytes = bytes != 0 ? bytes : bytes_ - offset;
-  memory.fd = fd_;
+  mkTransportMemory_t memory = memory_;
+  memory.address = data() + offset;
+  memory.bytes = bytes != 0 ? bytes : memory_.bytes - offset;
   memory.fdOffset = offset;
   return memory;
 }

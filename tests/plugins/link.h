@@ -12,6 +12,17 @@ namespace test {
 using Event = mkTransportEvent_t;
 using Write = mkTransportWrite_t;
 
+// What SharedMemory is made of.
+class MemorySource {
+ public:
+  virtual ~MemorySource() = default;
+  // At least this many bytes, described as a plugin wants it.
+  virtual mkTransportMemory_t make(size_t bytes) = 0;
+  virtual void destroy(const mkTransportMemory_t& memory) = 0;
+};
+// From now on in this thread; null: host memory, as at first.
+void useMemory(MemorySource* source);
+
 // Memory that other processes can map.
 class SharedMemory {
  public:
@@ -20,15 +31,15 @@ class SharedMemory {
   SharedMemory(const SharedMemory&) = delete;
   SharedMemory& operator=(const SharedMemory&) = delete;
 
-  std::byte* data() const { return data_; }
+  std::byte* data() const { return static_cast<std::byte*>(memory_.address); }
   size_t bytes() const { return bytes_; }
-  // The piece [offset, offset + bytes) as a plugin wants it; offset + bytes 0: all.
+  // The piece [offset, offset + bytes) as a plugin wants it; offset + bytes 0: all.  Pieces only of host memory.
   mkTransportMemory_t piece(size_t offset = 0, size_t bytes = 0) const;
 
  private:
-  int fd_;
-  size_t bytes_;
-  std::byte* data_;
+  MemorySource* const source_;
+  const size_t bytes_;
+  mkTransportMemory_t memory_;
 };
 
 class Link {

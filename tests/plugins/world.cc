@@ -86,6 +86,7 @@ void runThreads(const Setup& setup, int count, const std::function<void(Rank&)>&
       std::string failure;
       try {
         Rank rank{i, count, setup, plugin, exchange};
+        if (setup.prepare != nullptr) setup.prepare(i);
         body(rank);
       } catch (const Aborted&) {
       } catch (const std::exception& error) {
@@ -150,6 +151,7 @@ class ChildExchange : public Exchange {
     {
       const Plugin plugin(setup.path, setup.params);
       Rank rank{index, count, setup, plugin, exchange};
+      if (setup.prepare != nullptr) setup.prepare(index);
       body(rank);
     }
     exchange.tell('D', nullptr, 0);

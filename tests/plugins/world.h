@@ -23,6 +23,8 @@ struct Setup {
   std::string path;
   Params params;
   int waitMs = 20000;  // for anything that must come about
+  // In every rank's thread before anything else, if there is one.
+  void (*prepare)(int rank) = nullptr;
 };
 
 class Exchange {
