@@ -72,7 +72,7 @@ typedef struct {
   uint32_t kind; /* MK_MEMORY_KIND_... */
   void* address;
   uint64_t bytes;
-  int32_t fd; /* descriptor the memory was mapped from (memfd, DMA-BUF), or -1 */
+  int32_t fd; /* descriptor the memory was mapped from (memfd, DMA-BUF, exported CUDA allocation), or -1 */
   int32_t reserved;
   uint64_t fdOffset; /* of `address` in it */
 } mkTransportMemory_t;

@@ -15,6 +15,8 @@ using namespace std::chrono_literals;
 
 // Flags wait for payloads of the same pass up to this size: 5 us of a link at 400 GB/s, three times what a post costs.
 constexpr uint64_t kGroupBytes = 2 << 20;
+// Flags in one copy: few enough to travel as words, never torn.
+constexpr uint64_t kFlagsTogether = 64;
 // One for each pass that posted something.  Without a free one the next pass's event stands for both.
 constexpr size_t kEvents = 64;
 constexpr auto kProbeTime = 2s;
@@ -98,7 +100,7 @@ bool Lane::notify(const Flight& flight) {
     const uint64_t slot = wordsUsed_++ % slots_;
     words_[slot] = flight.write.flagValue;
     const DevicePtr to = flight.flagPlace->address(flight.write.flagOffset);
-    if (!flags_.empty() && flags_.back().to + 8 * flags_.back().count == to &&
+    if (!flags_.empty() && flags_.back().count < kFlagsTogether && flags_.back().to + 8 * flags_.back().count == to &&
         flags_.back().slot + flags_.back().count == slot)
       ++flags_.back().count;
     else

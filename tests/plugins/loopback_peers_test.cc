@@ -1,4 +1,5 @@
 // The loopback transport: memory between processes, and who may connect.  What every transport does is in conformance_test.cc.
+#include <dlfcn.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -63,6 +64,28 @@ TEST_CASE("loopback: memory that its descriptor does not hold is refused") {
     piece.bytes = 100;
     piece.fdOffset = 8;
     refused("is not mapped from offset 8");
+    rank.barrier();
+  });
+}
+
+TEST_CASE("loopback: CUDA memory without a driver is refused, and host memory is not concerned") {
+  if (void* const driver = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL); driver != nullptr) {
+    dlclose(driver);
+    MK_SKIP_TEST("there is a CUDA driver here");
+  }
+  runLoopback({}, Mode::threads, 2, [](Rank& rank) {
+    Link link(rank);
+    SharedMemory memory(4096);
+    mkTransportMemory_t piece = memory.piece();
+    piece.kind = MK_MEMORY_KIND_CUDA;
+    void* handle = nullptr;
+    uint8_t key[MK_TRANSPORT_KEY_BYTES];
+    expect(link.table().registerMemory(link.endpoint(), &piece, &handle, key) == mkErrorNotSupported, "taken");
+    expect(std::strstr(link.table().lastError(), "needs the NVIDIA driver's library") != nullptr &&
+               std::strstr(link.table().lastError(), "libcuda.so.1") != nullptr,
+           "the reason: %s", link.table().lastError());
+    Bytes unused;
+    link.registerMemory(memory.piece(), &unused);
     rank.barrier();
   });
 }

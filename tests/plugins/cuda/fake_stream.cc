@@ -90,7 +90,7 @@ void CUstream_st::loop() {
 }
 
 void CUstream_st::carry(std::byte* to, const std::byte* from, size_t bytes) {
-  // Few words whole and in their place: what flags are made of.
+  // Few words are carried one by one, whole: what flags are made of.
   if (bytes <= 512 && bytes % 8 == 0 && reinterpret_cast<uintptr_t>(to) % 8 == 0) {
     for (size_t at = 0; at < bytes; at += 8) {
       uint64_t word;
