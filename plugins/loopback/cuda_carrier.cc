@@ -41,8 +41,7 @@ Lanes::~Lanes() {
                    static_cast<long long>(kDrainTime.count()));
   for (const std::unique_ptr<Lane>& lane : lanes_)
     if (lane != nullptr) lane->abandon();
-  // On purpose without an owner.
-  static_cast<void>(new std::vector<std::shared_ptr<Mapping>>(std::move(mappings_)));
+  for (const std::shared_ptr<Mapping>& mapping : mappings_) mapping->abandon();
 }
 
 void Lanes::requireContext() const {

@@ -52,7 +52,9 @@ Mapping::Mapping(const Driver& driver, int fd, uint64_t bytes, Device device) : 
   }
 }
 
-Mapping::~Mapping() { undo(); }
+Mapping::~Mapping() {
+  if (!abandoned_) undo();
+}
 
 void Mapping::undo() {
   if (mapped_) driver_.memUnmap(base_, bytes_);

@@ -21,6 +21,8 @@ class Mapping {
   Mapping& operator=(const Mapping&) = delete;
 
   DevicePtr base() const { return base_; }
+  // Copies into it do not come to an end: stays mapped.
+  void abandon() { abandoned_ = true; }
 
  private:
   void undo();
@@ -29,7 +31,7 @@ class Mapping {
   const uint64_t bytes_;
   Allocation allocation_ = 0;
   DevicePtr base_ = 0;
-  bool imported_ = false, mapped_ = false;
+  bool imported_ = false, mapped_ = false, abandoned_ = false;
 };
 
 }  // namespace mk::loopback::cuda

@@ -49,7 +49,7 @@ class Endpoint final : private Carrier, private cuda::Sink {
   Outcome notify(const Flight& flight) override;
   void finished(const Flight& flight, mkResult_t status, const std::string& reason) override;
 
-  Outcome arrive(int peer, uint32_t immediate) override;
+  Outcome arrive(int index, uint32_t immediate) override;
   void sent(int peer, uint64_t cookie, mkResult_t status) override;
   void failed(int peer, const std::string& reason) override;
 
