@@ -258,6 +258,15 @@ mkGemmAllReduceArgs_t Operands::args() const {
   return x;
 }
 
+int64_t Operands::poisoned() const {
+  int64_t count = 0;
+  const size_t out = sizeOf(case_.out);
+  for (int64_t i = 0; i < case_.m; ++i)
+    for (int64_t j = 0; j < case_.n; ++j)
+      count += std::isnan(get(case_.out, c_ + static_cast<size_t>(i * (case_.n + case_.padding) + j) * out)) ? 1 : 0;
+  return count;
+}
+
 void Operands::check() const {
   download();
   const size_t out = sizeOf(case_.out);
@@ -301,7 +310,7 @@ void Operands::check() const {
           std::abs(case_.alpha) * magnitude(i, j) * (2 * wire + 0x1p-20) + std::abs(ref) * last * 1.01 + 1e-6;
       const double error = std::abs(value - ref);
       if (!(error <= bound))
-        throw "C(" + std::to_string(i) + ", " + std::to_string(j) + ") is " + std::to_string(value) + ", should be " +
+        throw std::to_string(poisoned()) + " elements are not numbers; C(" + std::to_string(i) + ", " + std::to_string(j) + ") is " + std::to_string(value) + ", should be " +
             std::to_string(ref) + " within " + std::to_string(bound) + " (" + case_.text() + ")";
       errorNorm += error * error;
       refNorm += ref * ref;

@@ -81,6 +81,7 @@ class Operands {
  private:
   void upload();
   void download() const;
+  int64_t poisoned() const;  // elements that are not numbers, as before an operation
 
   Case case_;
   World world_;
