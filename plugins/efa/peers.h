@@ -43,7 +43,8 @@ struct Peer {
   uint64_t sent = 0;             // posted since the beginning
   uint64_t allowed = 0;          // that may be, by what the peer has room for
   // Arrivals from it.
-  uint64_t consumed = 0;  // handed to the caller since the beginning
+  uint64_t taken = 0;     // from the completion queue, since the beginning
+  uint64_t consumed = 0;  // of those, handed to the caller
   uint64_t granted = 0;   // last told to the peer
 
   bool broken = false;  // an error has been raised: nothing is posted to it any more

@@ -13,6 +13,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kHearEvery = 1ms;    // how often the connections are looked at
 constexpr auto kAbandonAfter = 1s;  // what the provider still has for a peer that has failed
+constexpr uint64_t kBacklog = 8192;  // arrivals of one peer that wait for the caller, before the peer has to
 
 unsigned long long wide(uint64_t value) { return value; }
 
@@ -277,13 +278,17 @@ void Endpoint::arrived(const Completion& completion) {
     return failDevice(format("a write from nobody known has arrived (data %#llx, source %#llx)", wide(completion.data),
                              wide(completion.source)));
   events_.push_back({MK_EVENT_ARRIVED, index, mkSuccess, static_cast<uint32_t>(completion.data), 0});
+  Peer& peer = peers_[static_cast<size_t>(index)];
+  ++peer.taken;
+  grant(peer);
 }
 
 // ---- Events --------------------------------------------------------------------------------------------------------
 
-// Tells the peer how much has been handed on, now and then.  Counting suffices: what is bounded is the queue, not slots.
+// Tells the peer now and then how much it may send: what the completion queue has room for beside what has been taken from it,
+// unless the caller does not take it from us.  Counting suffices: what is bounded is a queue, not slots.
 void Endpoint::grant(Peer& peer) {
-  const uint64_t allowed = peer.consumed + window_;
+  const uint64_t allowed = std::min(peer.taken, peer.consumed + kBacklog) + window_;
   if (allowed - peer.granted < std::max<uint64_t>(1, window_ / 4)) return;
   peer.granted = allowed;
   peer.connection.send(makeMessage(MessageType::credit, allowed));
@@ -304,7 +309,7 @@ int Endpoint::poll(mkTransportEvent_t* events, int capacity) {
       continue;
     }
     Peer& peer = peers_[static_cast<size_t>(event.peer)];
-    // A write is outstanding, and an arrival takes up room, until the caller knows of it: so events_ is bounded too.
+    // A write is outstanding until the caller knows of it, so events_ is bounded too.
     if (event.kind == MK_EVENT_SENT) --peer.outstanding;
     if (event.kind == MK_EVENT_ERROR) setLastError(peer.brokenReason);
     if (event.kind != MK_EVENT_ARRIVED) continue;

@@ -10,7 +10,7 @@ set -eu
 
 packages_of() {
   case $1 in
-    build) echo gcc g++ meson ninja-build pkg-config libeigen3-dev python3 ;;
+    build) echo gcc g++ meson ninja-build pkg-config libeigen3-dev libfabric-dev python3 ;;
     mpi) echo openmpi-bin libopenmpi-dev ;;
     test) echo catch2 abigail-tools binutils ;;
     # The same major version everywhere, since formatting and checks differ between versions.
