@@ -1,8 +1,12 @@
 // The conformance suite over the efa transport, on providers of libfabric that need no NIC.
-#include <cstdlib>
+#include <cerrno>
+#include <csignal>
+#include <cstdio>
+#include <filesystem>
 #include <string>
 
 #include "conformance.h"
+#include "efa_setup.h"
 #include "support/catch_compat.h"
 
 namespace test {
@@ -16,32 +20,35 @@ void runAll(const Setup& setup, Mode mode) {
   }
 }
 
-Setup over(const std::string& provider, Params params = {}) {
-  params["MKERNEL_EFA_PROVIDER"] = provider;
-  return {MK_TEST_EFA, params};
-}
-
-// The test's libfabric, set to do this (fabric/fabric.h).
-Setup modelled(const std::string& provider, const char* what, const char* inner = "", Params params = {}) {
-  setenv("MK_TEST_FABRIC", what, 1);
-  setenv("MK_TEST_FABRIC_INNER", inner, 1);
-  params["MKERNEL_EFA_LIBRARY"] = MK_TEST_FABRIC;
-  return over(provider, params);
+// What a killed process leaves of the shm provider's, 16 MiB each.
+void sweepSharedMemory() {
+  for (const auto& entry : std::filesystem::directory_iterator("/dev/shm")) {
+    int process = 0, user = 0, number = 0, length = 0;
+    const std::string name = entry.path().filename().string();
+    if (std::sscanf(name.c_str(), "%d:%d:%d%n", &process, &user, &number, &length) == 3 &&
+        static_cast<size_t>(length) == name.size() && kill(process, 0) != 0 && errno == ESRCH)
+      std::filesystem::remove(entry.path());
+  }
 }
 
 TEST_CASE("efa conformance: net, between threads", "[threads]") { runAll(over("net"), Mode::threads); }
 TEST_CASE("efa conformance: net", "[net]") { runAll(over("net"), Mode::processes); }
-TEST_CASE("efa conformance: shm", "[shm]") { runAll(over("shm"), Mode::processes); }
+TEST_CASE("efa conformance: shm", "[shm]") {
+  runAll(over("shm"), Mode::processes);
+  sweepSharedMemory();
+}
 TEST_CASE("efa conformance: rxm", "[rxm]") { runAll(over("tcp;ofi_rxm"), Mode::processes); }
 
 TEST_CASE("efa conformance: shuffled", "[shuffled]") {
   SECTION("net") { runAll(modelled("net", "shuffle,again"), Mode::processes); }
   SECTION("shm") { runAll(modelled("shm", "shuffle"), Mode::processes); }
+  sweepSharedMemory();
 }
 
 TEST_CASE("efa conformance: EFA's modes", "[modes]") {
   SECTION("net") { runAll(modelled("efa", "efa", "net"), Mode::processes); }
   SECTION("shm, a short queue") { runAll(modelled("efa", "efa,shuffle,again,queue=200", "shm"), Mode::processes); }
+  sweepSharedMemory();
 }
 
 }  // namespace

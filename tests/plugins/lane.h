@@ -1,4 +1,4 @@
-// A row of slots from rank 0 to rank 1, for the tests of the loopback transport.
+// A row of slots from rank 0 to rank 1, for the tests of single transports.
 #pragma once
 
 #include <cstddef>
@@ -12,9 +12,11 @@
 
 namespace test {
 
+#ifdef MK_TEST_LOOPBACK
 inline void runLoopback(const Params& params, Mode mode, int count, const std::function<void(Rank&)>& body) {
   REQUIRE_NOTHROW(runWorld(Setup{MK_TEST_LOOPBACK, params}, mode, count, body));
 }
+#endif
 
 // Slots of 64 bytes: a flag of 8 and a payload of the slot's number.  Rank 0 writes, rank 1 looks.
 class Lane {

@@ -112,6 +112,13 @@ ssize_t forward(Endpoint& endpoint, std::unique_ptr<Op>& op) {
   return 0;
 }
 
+// Where the device acknowledges what lies in its peer's memory: all that the plugin waits for.
+void offload(Endpoint& endpoint) {
+  if (!asked("offload")) return;
+  for (auto& [op, owner] : endpoint.posted)
+    if (!op->told) tell(*endpoint.queue, *op);
+}
+
 ssize_t write(fid_ep* self, const fi_msg_rma* message, uint64_t flags) {
   Endpoint& endpoint = endpointOf(self);
   if (efa())
@@ -128,6 +135,7 @@ ssize_t write(fid_ep* self, const fi_msg_rma* message, uint64_t flags) {
     std::memset(message->context, 0xcc, sizeof(fi_context2));
   }
   if (endpoint.held.size() > kHeldMost) release(endpoint, kHeldMost / 2);
+  offload(endpoint);
   return 0;
 }
 

@@ -6,10 +6,13 @@
 //   again        posts are often refused with -FI_EAGAIN
 //   queue=N      efa: entries of the completion queue at most
 //   most=N       efa: bytes of a message at most
+//   offload      efa: writes complete at once, as where a device needs no help of the receiver's processor; sources must
+//                stay as they are
 //   fail=N       efa: the write after N fails, with an entry in the error queue
 //   overrun=N    efa: the completion queue has overflowed after N completions
 //   nodmabuf     efa: DMA-BUFs are refused
 //   emulated     efa: writes are emulated, says fi_getopt
+//   handlers     signal handlers are installed by loading it, by fi_getinfo and by fi_domain
 //   version=N    1.N is the library's version, whatever the real one's
 //   fixeddata    providers carry 4 bytes of data and do not tell the sender
 #pragma once
@@ -72,6 +75,7 @@ struct Op {
   fi_rma_iov to = {};
   fi_addr_t peer = 0;
   uint64_t data = 0, flags = 0;
+  bool told = false;  // the plugin has had its completion
 };
 
 struct Queue {
@@ -119,6 +123,9 @@ struct Domain {
 };
 
 uint32_t hashOf(const void* name, size_t bytes);
+
+// The end of a write, for the plugin.
+void tell(Queue& queue, Op& op);
 
 // The wrappers' own calls.
 int openDomain(fid_domain* inner, fid_domain** domain);

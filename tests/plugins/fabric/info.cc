@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <csignal>
 #include <cstdarg>
 #include <cstdio>
 #include <cstdlib>
@@ -34,6 +35,15 @@ const Real& real() {
 }
 
 namespace {
+
+void handler(int) {}
+
+// What PSM and the shm provider do when they are loaded and opened.
+void installHandlers() {
+  if (!asked("handlers")) return;
+  for (const int number : {SIGTERM, SIGSEGV, SIGBUS, SIGINT}) signal(number, handler);
+}
+[[gnu::constructor]] void atLoad() { installHandlers(); }
 
 // What follows the name in MK_TEST_FABRIC ("" after a bare name), or null.
 const char* settingOf(const char* name) {
@@ -124,6 +134,7 @@ int closeFabric(fid* object) {
 }
 
 int domainOf(fid_fabric* fabric, fi_info* info, fid_domain** domain, void* context) {
+  installHandlers();
   fi_info* const copy = real().dupinfo(info);
   if (efa()) {
     rename(copy->fabric_attr->prov_name, innerProvider());
@@ -174,6 +185,7 @@ extern "C" {
 
 int fi_getinfo(uint32_t version, const char* node, const char* service, uint64_t flags, const fi_info* hints,
                fi_info** info) {
+  test::fabric::installHandlers();
   if (test::fabric::efa()) return test::fabric::efaInfo(version, flags, hints, info);
   // A provider that carries less than we need is one that is asked for too much.
   if (test::fabric::asked("fixeddata") && hints != nullptr && hints->domain_attr->cq_data_size > 4) return -FI_ENODATA;

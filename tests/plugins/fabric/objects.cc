@@ -117,40 +117,38 @@ void fail(Queue& queue, void* context, int error, int code) {
   queue.errors.push_back(entry);
 }
 
-// A write of the plugin's has ended: what the provider scribbled into its context must still be there.
-void* ended(Queue& queue, Op* op) {
-  Endpoint& endpoint = *queue.domain->endpoint;
-  void* const context = op->context;
-  if (efa()) {
-    const auto* const bytes = static_cast<const uint8_t*>(context);
-    const bool kept = std::all_of(bytes, bytes + sizeof(fi_context2), [](uint8_t byte) { return byte == 0xcc; });
-    if (!kept) breach("the context of a write was touched before its completion");
-    endpoint.contexts.erase(context);
-  }
-  endpoint.posted.erase(op);
-  ++endpoint.completed;
-  return context;
+// What the provider scribbled into a write's context must still be there.
+void checkContext(Queue& queue, const Op& op) {
+  if (!efa()) return;
+  const auto* const bytes = static_cast<const uint8_t*>(op.context);
+  const bool kept = std::all_of(bytes, bytes + sizeof(fi_context2), [](uint8_t byte) { return byte == 0xcc; });
+  if (!kept) breach("the context of a write was touched before its completion");
+  queue.domain->endpoint->contexts.erase(op.context);
 }
 
-void take(Queue& queue, const fi_cq_data_entry& from) {
-  fi_cq_data_entry entry = from;
-  fi_addr_t source = FI_ADDR_NOTAVAIL;
-  if ((entry.flags & FI_REMOTE_CQ_DATA) != 0) {
-    entry.op_context = nullptr;
-    if (efa()) {
-      const auto known = queue.domain->sources.find(static_cast<uint32_t>(entry.data >> 32));
-      if (known != queue.domain->sources.end()) source = known->second;
-      entry.data &= 0xffffffffu;
-    }
-  } else {
-    entry.op_context = ended(queue, static_cast<Op*>(entry.op_context));
-    if (efa() && queue.domain->endpoint->completed == number("fail", UINT64_MAX) + 1)
-      return fail(queue, entry.op_context, FI_EIO, 13);
-  }
+void add(Queue& queue, const fi_cq_data_entry& entry, fi_addr_t source) {
   queue.entries.push_back({entry, source});
   ++queue.passed;
   if (efa() && (queue.entries.size() > queue.capacity || queue.passed > number("overrun", UINT64_MAX)))
     queue.overrun = true;
+}
+
+void take(Queue& queue, const fi_cq_data_entry& from) {
+  if ((from.flags & FI_REMOTE_CQ_DATA) == 0) {
+    auto* const op = static_cast<Op*>(from.op_context);
+    if (!op->told) tell(queue, *op);
+    queue.domain->endpoint->posted.erase(op);
+    return;
+  }
+  fi_cq_data_entry entry = from;
+  fi_addr_t source = FI_ADDR_NOTAVAIL;
+  entry.op_context = nullptr;
+  if (efa()) {
+    const auto known = queue.domain->sources.find(static_cast<uint32_t>(entry.data >> 32));
+    if (known != queue.domain->sources.end()) source = known->second;
+    entry.data &= 0xffffffffu;
+  }
+  add(queue, entry, source);
 }
 
 ssize_t readFrom(fid_cq* self, void* buffer, size_t count, fi_addr_t* sources) {
@@ -164,7 +162,11 @@ ssize_t readFrom(fid_cq* self, void* buffer, size_t count, fi_addr_t* sources) {
     if (got == -FI_EAVAIL) {
       fi_cq_err_entry entry = {};
       if (fi_cq_readerr(queue.inner, &entry, 0) < 0) return -FI_EIO;
-      if (entry.op_context != nullptr) entry.op_context = ended(queue, static_cast<Op*>(entry.op_context));
+      if (auto* const op = static_cast<Op*>(entry.op_context); op != nullptr) {
+        if (!op->told) checkContext(queue, *op);
+        entry.op_context = op->context;
+        domain.endpoint->posted.erase(op);
+      }
       queue.errors.push_back(entry);
       continue;
     }
@@ -220,6 +222,17 @@ int closeDomain(fid* object) {
 fi_ops domainFidOps = {sizeof(fi_ops), closeDomain, nullptr, nullptr, nullptr, nullptr, nullptr};
 
 }  // namespace
+
+void tell(Queue& queue, Op& op) {
+  checkContext(queue, op);
+  op.told = true;
+  if (efa() && ++queue.domain->endpoint->completed == number("fail", UINT64_MAX) + 1)
+    return fail(queue, op.context, FI_EIO, 13);
+  fi_cq_data_entry entry = {};
+  entry.op_context = op.context;
+  entry.flags = FI_RMA | FI_WRITE;
+  add(queue, entry, FI_ADDR_NOTAVAIL);
+}
 
 int registerMemory(fid* object, const fi_mr_attr* attributes, uint64_t flags, fid_mr** result) {
   auto& domain = *reinterpret_cast<Domain*>(object);
