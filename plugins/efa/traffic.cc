@@ -11,8 +11,8 @@ namespace {
 
 using namespace std::chrono_literals;
 
-constexpr auto kHearEvery = 1ms;    // how often the connections are looked at
-constexpr auto kAbandonAfter = 1s;  // what the provider still has for a peer that has failed
+constexpr auto kHearEvery = 1ms;     // how often the connections are looked at
+constexpr auto kAbandonAfter = 1s;   // what the provider still has for a peer that has failed
 constexpr uint64_t kBacklog = 8192;  // arrivals of one peer that wait for the caller, before the peer has to
 
 unsigned long long wide(uint64_t value) { return value; }
