@@ -154,6 +154,7 @@ std::vector<HostAddress> ownAddresses() {
   }
   std::stable_sort(found.begin(), found.end(), [](const auto& a, const auto& b) { return a.first < b.first; });
   std::vector<HostAddress> addresses;
+  addresses.reserve(found.size());
   for (const auto& [rank, address] : found) addresses.push_back(address);
   if (addresses.empty()) fail(mkErrorSystem, "no network interface has an address");
   return addresses;

@@ -20,8 +20,8 @@ namespace mk::efa {
 constexpr uint32_t kMaxBatch = 64;
 
 struct LocalRegion {
-  std::byte* base;
-  uint64_t bytes, sequence;
+  std::byte* base = nullptr;
+  uint64_t bytes = 0, sequence = 0;
   Registration registration;
   uint32_t inFlight = 0;  // writes from it that the provider has
 };
@@ -78,7 +78,7 @@ class Endpoint {
   bool settled() const;
 
   // traffic.cc
-  Flight prepare(int peer, const mkTransportWrite_t& write) const;
+  Flight prepare(int index, const mkTransportWrite_t& write) const;
   bool progress(Clock::time_point now);
   void hearPeers(Clock::time_point now);
   void handle(const Completion& completion);

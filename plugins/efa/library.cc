@@ -24,7 +24,6 @@ SignalGuard::SignalGuard() {
   sigfillset(&all);
   pthread_sigmask(SIG_SETMASK, &all, &mask_);
   for (int signal = 1; signal < _NSIG; ++signal) {
-    before_[signal] = {};
     sigaction(signal, nullptr, &before_[signal]);
   }
 }

@@ -23,8 +23,8 @@ class SignalGuard {
   SignalGuard& operator=(const SignalGuard&) = delete;
 
  private:
-  struct sigaction before_[_NSIG];
-  sigset_t mask_;
+  struct sigaction before_[_NSIG] = {};
+  sigset_t mask_ = {};
 };
 
 // The functions that libfabric exports; all others are reached through the objects it returns.

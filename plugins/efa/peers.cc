@@ -19,7 +19,7 @@ void Peer::end(State how, const std::string& why) {
 }
 
 void Peer::readMessages() {
-  Message message;
+  Message message = {};
   while (connection.open()) {
     switch (connection.receive(&message)) {
       case Connection::Received::nothing:

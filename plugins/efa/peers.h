@@ -58,7 +58,7 @@ struct Peer {
   void readMessages();
 
  private:
-  void end(State how, const std::string& text);
+  void end(State how, const std::string& why);
 };
 
 // What each endpoint tells its peers of itself when they connect.

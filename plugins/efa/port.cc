@@ -179,7 +179,7 @@ void Port::read(std::vector<Completion>& completions) {
   constexpr int kRounds = 8;  // so that one call stays short
   for (int round = 0; round < kRounds; ++round) {
     std::array<fi_cq_data_entry, 16> entries = {};
-    std::array<fi_addr_t, 16> sources;
+    std::array<fi_addr_t, 16> sources = {};
     sources.fill(FI_ADDR_NOTAVAIL);
     const ssize_t got = provider_.senderInData()
                             ? fi_cq_read(queue_.get(), entries.data(), entries.size())

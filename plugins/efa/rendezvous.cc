@@ -104,7 +104,7 @@ class Rendezvous {
   }
 
   void hearReady(Peer& peer) {
-    Message ready;
+    Message ready = {};
     peer.connection.flush();
     const Connection::Received received = peer.connection.receive(&ready);
     if (received == Connection::Received::nothing && (peer.index < self_ || Clock::now() < attemptOf(peer).deadline))
@@ -134,7 +134,7 @@ class Rendezvous {
 
   void hearStrangers() {
     for (auto stranger = strangers_.begin(); stranger != strangers_.end();) {
-      Message hello;
+      Message hello = {};
       const Connection::Received received = stranger->connection.receive(&hello);
       if (received == Connection::Received::nothing && Clock::now() < stranger->deadline) {
         ++stranger;
