@@ -36,7 +36,7 @@ MK_ROLE(replay) {
   cudaStream_t stream = nullptr;
   cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   rank.attempt("graphs", [&] {
-    const Case c{.m = 700, .n = 520, .k = 256, .window = rank.option("window") == "1", .bias = true};
+    const Case c{.m = 700, .n = 520, .k = 256, .window = rank.option("window") == "1"};
     Operands o(c, rank.world(), rank.rank(), comm);
     const mkGemmAllReduceArgs_t args = o.args();
     size_t bytes = 0;
