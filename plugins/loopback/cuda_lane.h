@@ -81,7 +81,7 @@ class Lane {
 
   const Driver& driver_;
   const int peer_;
-  const uint64_t slots_;  // of the ring of words, a power of two
+  const uint64_t slots_;  // of the ring of words: room for each outstanding write's flag and its repetition
   Stream stream_ = nullptr;
   uint64_t* words_ = nullptr;  // pinned: the flags' values until they have been copied
   std::vector<Event> events_;  // free ones
