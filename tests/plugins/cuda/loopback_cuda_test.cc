@@ -306,6 +306,49 @@ TEST_CASE("GPU memory: after deregistering, and after release, nothing touches i
   }
 }
 
+TEST_CASE("GPU memory: deregistering ends what the model still holds, from there and to there") {
+  for (const char* contract : {"ordered", "completion"}) {
+    for (const Mode mode : {Mode::threads, Mode::processes}) {
+      runTwo(setupFor(contract, {{"MKERNEL_LOOPBACK_LATENCY_US", "100000"}}), mode, [](Rank& rank) {
+        Link link(rank);
+        Lane lane(link, 2);
+        SharedMemory victim(4096);
+        Bytes key;
+        void* const local = link.registerMemory(victim.piece(), &key);
+        const Bytes theirs = rank.allgather(key)[static_cast<size_t>(1 - rank.index)];
+        if (rank.index == 0) {
+          Write from = lane.write(0), to = lane.write(1);
+          from.source = victim.data();
+          from.localMemory = local;
+          to.remoteMemory = link.importMemory(1, theirs);
+          to.remoteOffset = 0;
+          const auto posted = Clock::now();
+          link.postAll(1, {from, to});
+          link.deregisterMemory(local);
+          rank.barrier();
+          rank.barrier();
+          const bool inTime = Clock::now() - posted < 50ms;  // else the machine is too busy to tell
+          std::map<uint64_t, int> status;
+          for (const auto deadline = rank.deadline(); status.size() < 2;) {
+            expect(Clock::now() < deadline, "%zu completions", status.size());
+            for (const Event& event : link.poll())
+              if (event.kind == MK_EVENT_SENT) status[event.cookie] = event.status;
+          }
+          expect(status[0] == mkErrorTransport, "status %d of the write from there", status[0]);
+          expect(!inTime || status[1] == mkErrorTransport, "status %d of the write to there", status[1]);
+        } else {
+          rank.barrier();
+          link.deregisterMemory(local);
+          rank.barrier();
+        }
+        rank.barrier();
+        expect(lane.untouched(0), "the write from there has arrived");
+        rank.barrier();
+      });
+    }
+  }
+}
+
 TEST_CASE("GPU memory: a fault of the GPU fails the writes, and the endpoint closes") {
   runTwo(setupFor("completion"), Mode::processes, [](Rank& rank) {
     Link link(rank);
