@@ -62,8 +62,9 @@ typedef enum {
 
 typedef struct mkComm* mkComm_t;
 typedef struct mkWindow* mkWindow_t;
-/* The same type as cudaStream_t and CUstream, so those can be passed without a cast.  On the CPU platform a stream
- * comes from mkCpuStreamCreate; there the NULL stream runs an operation to its end before the call returns. */
+/* The same type as cudaStream_t and CUstream, so those can be passed without a cast; NULL is the legacy default stream.  On
+ * the CPU platform a stream comes from mkCpuStreamCreate; there the NULL stream runs an operation to its end before the call
+ * returns. */
 typedef struct CUstream_st* mkStream_t;
 
 /* Values equal ncclDataType_t's; libmkernel's own start at 64. */
@@ -202,12 +203,16 @@ MK_EXPORT mkResult_t mkCommDestroy(mkComm_t comm);
 
 /* ---- Memory ---------------------------------------------------------------------------------------------------- */
 
-/* Memory that can be registered as a window on every platform.  Local, not collective.  CPU platform: shared memory;
- * the platform is chosen as for a communicator without configuration.  Any thread. */
+/* Memory that can be registered as a window on every platform.  Local, not collective.  CUDA platform: memory of the
+ * calling thread's current device; CPU platform: shared memory; the platform is chosen as for a communicator without
+ * configuration.  Any thread. */
 MK_EXPORT mkResult_t mkMemAlloc(void** ptr, size_t bytes);
 /* NULL is legal.  mkErrorInvalidUsage while a window covers it.  Any thread. */
 MK_EXPORT mkResult_t mkMemFree(void* ptr);
 /* Collective, same order and same size on all ranks: makes [ptr, ptr+bytes) accessible to the node's other ranks.
+ * CPU platform: memory of mkMemAlloc.  CUDA platform: memory of the communicator's device, of mkMemAlloc, of cudaMalloc (any
+ * part of an allocation), or mapped by cuMemMap if it can be exported by descriptor; not managed memory, nor that of a
+ * stream-ordered pool.  It must not be freed while the window exists; for memory of mkMemAlloc that is checked.
  * Every rank gets success or every rank gets an error; mkErrorNotRegistered names the rank and the cause. */
 MK_EXPORT mkResult_t mkCommWindowRegister(mkComm_t comm, void* ptr, size_t bytes, mkWindow_t* window);
 /* Collective.  No operation may be in flight. */
@@ -268,9 +273,14 @@ typedef struct {
 
 /* Enqueues one GEMM+AllReduce on the stream.  Collective: all ranks, same order, same arguments (checked on the device,
  * before a byte is exchanged; a difference is mkErrorInvalidUsage on every rank, asynchronously).  Never allocates.
- * mkErrorNotReserved if the heap is too small.  One stream at a time: launching on a second stream while an operation on
- * another is unfinished is mkErrorInvalidUsage.  a, b, bias and c must stay valid until the operation has finished on the
- * stream. */
+ * mkErrorNotReserved if the heap is too small.  a, b, bias and c must stay valid until the operation has finished on the
+ * stream.
+ *   CUDA platform: returns at once; a, b, bias and c are memory of the communicator's device.  Operations run in the order of
+ * the calls, also on different streams: a launch on another stream than the last one waits for what is on that, which must
+ * therefore still exist.  May be captured into a graph, and replayed any number of times, mixed with other launches, in the
+ * same order on all ranks; replays on several streams, and replays beside launches, are ordered by the caller.  A failure is
+ * seen by mkCommGetAsyncError after the stream has been synchronised.
+ *   CPU platform: launching on a second stream while an operation on another is unfinished is mkErrorInvalidUsage. */
 MK_EXPORT mkResult_t mkGemmAllReduce(mkComm_t comm, const mkGemmAllReduceArgs_t* args, mkStream_t stream);
 
 /* Operations as a number, for the three queries below; `args` is the operation's structure. */

@@ -158,6 +158,24 @@ void CudaPlatform::setUp(int, const sched::Place& place, const Heap& heap, const
   takeView();
 }
 
+// A kernel that read host memory would take the whole context with it.
+void CudaPlatform::requireOperand(const void* ptr, const char* name) const {
+  CUmemorytype type = {};
+  unsigned managed = 0;
+  int owner = -1;
+  CUpointer_attribute names[] = {CU_POINTER_ATTRIBUTE_MEMORY_TYPE, CU_POINTER_ATTRIBUTE_IS_MANAGED,
+                                 CU_POINTER_ATTRIBUTE_DEVICE_ORDINAL};
+  void* values[] = {&type, &managed, &owner};
+  const CUresult e =
+      driver().pointerAttributes(3, names, values, static_cast<CUdeviceptr>(reinterpret_cast<uintptr_t>(ptr)));
+  if (e == CUDA_SUCCESS && (managed != 0 || (type == CU_MEMORYTYPE_DEVICE && owner == device_))) return;
+  if (e == CUDA_SUCCESS && type == CU_MEMORYTYPE_DEVICE)
+    fail(mkErrorInvalidArgument, "%s.data is %p, memory of device %d; legal: memory of the communicator's device, %d",
+         name, ptr, owner, device_);
+  fail(mkErrorInvalidArgument, "%s.data is %p, which is not device memory; legal: memory of device %d", name, ptr,
+       device_);
+}
+
 uint64_t CudaPlatform::hostWord(uint64_t index) const {
   return std::atomic_ref<uint64_t>(memory_.host[index]).load(std::memory_order_acquire);
 }

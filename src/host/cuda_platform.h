@@ -42,6 +42,8 @@ class CudaPlatform final : public Platform {
     return cuda::importWindow(device_, claim, std::move(fds), sameProcess);
   }
 
+  void requireOperand(const void* ptr, const char* name) const override;
+
   void setUp(int rank, const sched::Place& place, const Heap& heap, const Settings& settings) override;
   ProxyShared proxyShared() override;
   uint64_t word(uint64_t index) const override;

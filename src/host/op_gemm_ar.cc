@@ -79,6 +79,7 @@ void locate(const Comm& comm, const mkTensor_t& t, const char* name, uint64_t by
     fail(mkErrorInvalidArgument, "%s.data is NULL, and %s.window too; legal: one of them", name, name);
   if (reinterpret_cast<uintptr_t>(t.data) % 16 != 0)
     fail(mkErrorInvalidArgument, "%s.data is %p; legal: a multiple of 16 bytes", name, t.data);
+  if (bytes != 0) comm.platform().requireOperand(t.data, name);
   m->data = static_cast<char*>(t.data);
 }
 

@@ -112,6 +112,12 @@ class Platform {
   virtual WindowMapping importWindow(const std::vector<uint8_t>& claim, std::vector<UniqueFd> fds,
                                      bool sameProcess) = 0;
 
+  // Throws mkErrorInvalidArgument unless agents can read and write at `ptr`; name: of the argument.
+  virtual void requireOperand(const void* ptr, const char* name) const {
+    static_cast<void>(ptr);
+    static_cast<void>(name);
+  }
+
   // ---- Private memory and words
   virtual void setUp(int rank, const sched::Place& place, const Heap& heap, const Settings& settings) = 0;
   virtual ProxyShared proxyShared() = 0;

@@ -250,7 +250,9 @@ MK_ROLE(refuse) {
   test::runCase(c, rank.world(), rank.rank(), comm, stream);
   const test::Operands o(c, rank.world(), rank.rank(), comm);
   mkGemmAllReduceArgs_t args = o.args();
-  if (rank.rank() == 1) args.a.dims[1] += 1;
+  const std::vector<char> host(1 << 20);
+  if (rank.rank() == 1)
+    args.a.data = const_cast<char*>(host.data() + 16 - reinterpret_cast<uintptr_t>(host.data()) % 16);
   rank.call("launch", [&] { return mkGemmAllReduce(comm, &args, stream); });
   noteError(rank, comm, 15);
   goOn(rank, comm, stream);
@@ -263,6 +265,7 @@ TEST_CASE("arguments refused on one rank are an error on all", "[failures]") {
   INFO(crew.story());
   REQUIRE(finished);
   MK_CHECK_NOTE(crew, 1, "launch", mkErrorInvalidArgument);
+  CHECK(crew.note(1, "launch").text.find("a.data is 0x") != std::string::npos);
   for (int r = 0; r < 2; ++r) {
     checkError(crew, r, crew.note(r, "error").code, 1);
     CHECK(crew.note(r, "error").code != mkSuccess);
