@@ -55,7 +55,8 @@ mkTransportMemory_t SharedMemory::piece(size_t offset, size_t bytes) const {
 
 Link::Link(Rank& rank) : rank_(rank) {
   Bytes address(MK_TRANSPORT_ADDRESS_BYTES);
-  rank_.plugin.succeed(table().open(rank_.plugin.context(), 0, &endpoint_, address.data()), "open");
+  const int device = rank_.index % rank_.setup.devices;
+  rank_.plugin.succeed(table().open(rank_.plugin.context(), device, &endpoint_, address.data()), "open");
   Bytes all;
   for (const Bytes& one : rank_.allgather(address)) all.insert(all.end(), one.begin(), one.end());
   rank_.plugin.succeed(table().connect(endpoint_, rank_.count, rank_.index, all.data(), rank_.setup.waitMs), "connect");

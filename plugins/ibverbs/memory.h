@@ -1,0 +1,117 @@
+// Registered memory: how the device is given access to it, the keys that name it to peers, and the board, the endpoint's own
+// registered memory on which it and its peers leave each other a few words.  Used by endpoint.cc.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "mkernel/transport.h"
+#include "verbs.h"
+#include "wireup.h"
+
+namespace mk::ibverbs {
+
+// The verbs that register, so that tests can refuse or count.
+class Registrar {
+ public:
+  virtual ~Registrar() = default;
+  // NULL: errno says why.
+  virtual ibv_mr* ofAddress(void* address, uint64_t bytes, int access) = 0;
+  virtual ibv_mr* ofDmaBuf(int fd, uint64_t offset, uint64_t bytes, uint64_t address, int access) = 0;
+  virtual void release(ibv_mr* registration) = 0;
+};
+
+class VerbsRegistrar final : public Registrar {
+ public:
+  explicit VerbsRegistrar(ibv_pd* domain) : domain_(domain) {}
+  ibv_mr* ofAddress(void* address, uint64_t bytes, int access) override;
+  ibv_mr* ofDmaBuf(int fd, uint64_t offset, uint64_t bytes, uint64_t address, int access) override;
+  void release(ibv_mr* registration) override { ibv_dereg_mr(registration); }
+
+ private:
+  ibv_pd* domain_;
+};
+
+struct ReleaseMemory {
+  Registrar* registrar;
+  void operator()(ibv_mr* registration) const { registrar->release(registration); }
+};
+using RegistrationPtr = std::unique_ptr<ibv_mr, ReleaseMemory>;
+
+// A registration of this endpoint.
+struct LocalMemory {
+  uint64_t address = 0, bytes = 0;
+  const char* way = "";  // how the device reaches it, for the log
+  // Flags are written through `strict`: they stay behind all that was written before them.  Payload goes through `relaxed`,
+  // whose writes may overtake each other on the bus, but are not overtaken by a flag.  Without it, all goes through strict.
+  RegistrationPtr strict, relaxed;
+  uint32_t slot = 0;       // on the board
+  uint64_t sequence = 0;   // the slot's value
+  uint32_t underWay = 0;   // writes from it
+
+  uint32_t payloadKey() const { return relaxed != nullptr ? relaxed->lkey : strict->lkey; }
+};
+
+// Host memory by address.  Memory of a GPU by its DMA-BUF, else by its address (peer memory), else Failure with
+// mkErrorNotSupported, upon which the caller can only offer host memory to copy through.
+std::unique_ptr<LocalMemory> registerWith(Registrar& registrar, const mkTransportMemory_t& memory, bool relaxed);
+
+// What registerMemory hands out.
+struct Key {
+  uint32_t magic;
+  uint32_t slot;      // of the owner's list of registrations
+  Token endpoint;     // the owner's
+  uint64_t sequence;  // the slot's value as long as the registration lasts
+  uint64_t address, bytes;
+  uint32_t strictKey, payloadKey;
+};
+static_assert(sizeof(Key) <= MK_TRANSPORT_KEY_BYTES);
+
+// A peer's registration, imported.
+struct RemoteMemory {
+  int peer;
+  uint64_t address, bytes;
+  uint32_t strictKey, payloadKey;
+};
+
+constexpr uint32_t kSlots = 4096;  // registrations of an endpoint at a time
+
+// Words that peers write (farewell, beat) or read (the list of registrations), and one per peer for what is read from it.
+class Board {
+ public:
+  struct PeerWords {
+    uint64_t farewell = 0;  // not 0: the peer has closed its endpoint in order
+    uint64_t beat = 0;      // written now and then to see whether the connection is alive
+    uint64_t looked = 0;    // the word of the peer's list that was asked for last
+  };
+  static constexpr uint64_t kFarewellAt = 0, kBeatAt = 8;
+
+  Board(ibv_pd* domain, size_t peers);
+
+  uint32_t localKey() const { return registration_->lkey; }
+  uint32_t remoteKey() const { return registration_->rkey; }
+  uint64_t wordsAddress(int peer) const { return reinterpret_cast<uint64_t>(&words(peer)); }
+  uint64_t listAddress() const { return reinterpret_cast<uint64_t>(list()); }
+  uint64_t lookedAddress(int peer) const { return reinterpret_cast<uint64_t>(&words(peer).looked); }
+  bool saidFarewell(int peer) const { return load(words(peer).farewell) != 0; }
+  uint64_t looked(int peer) const { return load(words(peer).looked); }
+
+  // Announces a registration; false: there are kSlots already.
+  bool announce(LocalMemory& memory);
+  void withdraw(const LocalMemory& memory);
+
+ private:
+  static uint64_t load(uint64_t& word) { return std::atomic_ref<uint64_t>(word).load(std::memory_order_acquire); }
+  PeerWords& words(int peer) const { return reinterpret_cast<PeerWords*>(memory_.get())[peer]; }
+  uint64_t* list() const { return reinterpret_cast<uint64_t*>(&words(static_cast<int>(peers_))); }
+
+  const size_t peers_;
+  std::unique_ptr<uint64_t[]> memory_;
+  MemoryPtr registration_;
+  std::vector<uint32_t> freeSlots_;
+  uint64_t sequence_ = 0;
+};
+
+}  // namespace mk::ibverbs
