@@ -123,7 +123,8 @@ typedef struct {
   /* Collective among the peers: connects to `count` peers; peer i is at addresses + i * MK_TRANSPORT_ADDRESS_BYTES, and
    * entry `self` is this endpoint's own and is skipped. */
   int (*connect)(void* endpoint, int count, int self, const uint8_t* addresses, int timeoutMs);
-  /* Registers memory for both directions, after connect.  `key` (MK_TRANSPORT_KEY_BYTES) goes to every peer. */
+  /* Registers memory for both directions, after connect.  `key` (MK_TRANSPORT_KEY_BYTES) goes to every peer.  For memory
+   * of a kind that the device cannot reach, mkErrorNotSupported: the caller may copy through host memory instead. */
   int (*registerMemory)(void* endpoint, const mkTransportMemory_t* memory, void** handle, uint8_t* key);
   int (*deregisterMemory)(void* endpoint, void* handle);
   /* Makes a peer's registration usable as a destination; the peer need not be in a call. */

@@ -52,9 +52,9 @@ void Connection::connect(const OpenDevice& device, const PortAddress& peer, cons
     attributes.rnr_retry = 7;
     attributes.sq_psn = sequence_;
     attributes.max_rd_atomic = 1;
-    error = ibv_modify_qp(pair_.get(), &attributes,
-                          IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN |
-                              IBV_QP_MAX_QP_RD_ATOMIC);
+    error = ibv_modify_qp(
+        pair_.get(), &attributes,
+        IBV_QP_STATE | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_SQ_PSN | IBV_QP_MAX_QP_RD_ATOMIC);
   }
   if (error != 0)
     failErrno(error, format("%s cannot connect to %s", device.info.name().c_str(), describe(peer).c_str()));

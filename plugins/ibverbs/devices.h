@@ -17,9 +17,9 @@ struct Device {
   uint8_t port = 1;
   std::string pciBusId;  // "" if none
   uint64_t bytesPerSecond = 0;
-  uint64_t maxBytes = 0;  // of one message
-  int maxRequests = 0;    // of one queue pair
-  int maxCompletions = 0; // of one completion queue
+  uint64_t maxBytes = 0;   // of one message
+  int maxRequests = 0;     // of one queue pair
+  int maxCompletions = 0;  // of one completion queue
 
   std::string name() const { return device + ":" + std::to_string(port); }
 };

@@ -167,7 +167,8 @@ void* Endpoint::registerMemory(const mkTransportMemory_t& memory, uint8_t* key) 
   if (memory.address == nullptr || memory.bytes == 0)
     fail(mkErrorInvalidArgument, "memory of %llu bytes at %p: neither may be zero", wide(memory.bytes), memory.address);
   std::unique_ptr<LocalMemory> made = registerWith(registrar_, memory, settings_.relaxedOrdering);
-  if (!board_->announce(*made)) fail(mkErrorNotSupported, "%u registrations already; legal are up to %u", kSlots, kSlots);
+  if (!board_->announce(*made))
+    fail(mkErrorNotSupported, "%u registrations already; legal are up to %u", kSlots, kSlots);
   Key named = {};
   named.magic = kMagic;
   named.slot = made->slot;
@@ -323,7 +324,8 @@ int Endpoint::post(int index, const mkTransportWrite_t* writes, int count) {
     chains_[c].clear();
     // They have been taken, so they complete: with an error.
     if (error != 0)
-      endOf(peer, mkErrorTransport, format("%s: posting failed: %s", nameOf(peer).c_str(), std::strerror(error)), false);
+      endOf(peer, mkErrorTransport, format("%s: posting failed: %s", nameOf(peer).c_str(), std::strerror(error)),
+            false);
   }
   return static_cast<int>(take);
 }

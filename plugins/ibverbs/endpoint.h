@@ -91,6 +91,7 @@ class Endpoint {
   std::string explain(const Peer& peer, const ibv_wc& completion) const;
   void look(Clock::time_point now);  // at what does not come as a completion
   void hearDevice();
+  void checkPort();
   // quiet: no error until somebody posts to the peer.
   void endOf(Peer& peer, mkResult_t status, const std::string& reason, bool quiet);
   void endOfClosed(Peer& peer);

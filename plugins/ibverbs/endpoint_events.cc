@@ -42,10 +42,11 @@ std::string Endpoint::explain(const Peer& peer, const ibv_wc& completion) const 
   const std::string name = nameOf(peer);
   switch (completion.status) {
     case IBV_WC_RETRY_EXC_ERR:
-      return format("%s does not answer: no acknowledgement for %llu ms or more (MKERNEL_IB_TIMEOUT=%u, "
-                    "MKERNEL_IB_RETRY_COUNT=%u)",
-                    name.c_str(), static_cast<unsigned long long>(patienceMs(settings_)), settings_.timeout,
-                    settings_.retryCount);
+      return format(
+          "%s does not answer: no acknowledgement for %llu ms or more (MKERNEL_IB_TIMEOUT=%u, "
+          "MKERNEL_IB_RETRY_COUNT=%u)",
+          name.c_str(), static_cast<unsigned long long>(patienceMs(settings_)), settings_.timeout,
+          settings_.retryCount);
     case IBV_WC_REM_ACCESS_ERR:
       return format("%s refused a write (%s): has it deregistered the memory?", name.c_str(),
                     ibv_wc_status_str(completion.status));
@@ -74,11 +75,15 @@ void Endpoint::completed(const ibv_wc& completion) {
     return;
   }
   if (through > 0) ledger.complete(through - 1, done);
+  // A port that has gone down breaks connections too, and is then what matters.
+  hearDevice();
+  checkPort();
+  if (!peer.connected()) return;
   if (board_->saidFarewell(static_cast<int>(index)))
     endOfClosed(peer);
   else
-    endOf(peer, completion.status == IBV_WC_RETRY_EXC_ERR ? mkErrorRemote : mkErrorTransport,
-          explain(peer, completion), false);
+    endOf(peer, completion.status == IBV_WC_RETRY_EXC_ERR ? mkErrorRemote : mkErrorTransport, explain(peer, completion),
+          false);
 }
 
 void Endpoint::collect(ibv_cq* queue) {
@@ -147,6 +152,13 @@ void Endpoint::hearDevice() {
       MK_IBVERBS_INFO("%s", text.c_str());
     }
   }
+}
+
+// The event of a port's end may come after its consequences.
+void Endpoint::checkPort() {
+  ibv_port_attr port = {};
+  if (ibv_query_port(device_.context.get(), device_.info.port, &port) == 0 && port.state != IBV_PORT_ACTIVE)
+    deviceFailed(format("%s has gone down (%s)", address_.device, ibv_port_state_str(port.state)));
 }
 
 // ---- Ends ----------------------------------------------------------------------------------------------------------

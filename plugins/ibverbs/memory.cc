@@ -33,8 +33,8 @@ std::unique_ptr<LocalMemory> registerWith(Registrar& registrar, const mkTranspor
   made->bytes = memory.bytes;
   const auto byDmaBuf = [&](int access) {
     errno = 0;
-    return RegistrationPtr(
-        registrar.ofDmaBuf(memory.fd, memory.fdOffset, memory.bytes, made->address, access), {&registrar});
+    return RegistrationPtr(registrar.ofDmaBuf(memory.fd, memory.fdOffset, memory.bytes, made->address, access),
+                           {&registrar});
   };
   const auto byAddress = [&](int access) {
     errno = 0;
@@ -80,8 +80,8 @@ std::unique_ptr<LocalMemory> registerWith(Registrar& registrar, const mkTranspor
 Board::Board(ibv_pd* domain, size_t peers) : peers_(peers) {
   const size_t bytes = peers * sizeof(PeerWords) + kSlots * sizeof(uint64_t);
   memory_ = std::make_unique<uint64_t[]>(bytes / sizeof(uint64_t));
-  registration_.reset(
-      ibv_reg_mr(domain, memory_.get(), bytes, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ));
+  registration_.reset(ibv_reg_mr(domain, memory_.get(), bytes,
+                                 IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ));
   if (registration_ == nullptr) failErrno(errno, format("cannot register %zu bytes%s", bytes, advice(errno).c_str()));
   for (uint32_t slot = kSlots; slot > 0; --slot) freeSlots_.push_back(slot - 1);
 }

@@ -47,9 +47,9 @@ struct LocalMemory {
   // Flags are written through `strict`: they stay behind all that was written before them.  Payload goes through `relaxed`,
   // whose writes may overtake each other on the bus, but are not overtaken by a flag.  Without it, all goes through strict.
   RegistrationPtr strict, relaxed;
-  uint32_t slot = 0;       // on the board
-  uint64_t sequence = 0;   // the slot's value
-  uint32_t underWay = 0;   // writes from it
+  uint32_t slot = 0;      // on the board
+  uint64_t sequence = 0;  // the slot's value
+  uint32_t underWay = 0;  // writes from it
 
   uint32_t payloadKey() const { return relaxed != nullptr ? relaxed->lkey : strict->lkey; }
 };

@@ -86,7 +86,8 @@ std::unique_ptr<Context> makeContext(const mkTransportHost_t& host) {
   for (const Device& device : made->devices) {
     const int places = std::min(device.maxRequests - static_cast<int>(kOwnRequests),
                                 device.maxCompletions - static_cast<int>(kOwnRequests * kMaxConnections));
-    if (places < 2) fail(mkErrorTransport, "%s has queues of %d requests only", device.name().c_str(), device.maxRequests);
+    if (places < 2)
+      fail(mkErrorTransport, "%s has queues of %d requests only", device.name().c_str(), device.maxRequests);
     made->outstanding = std::min(made->outstanding, static_cast<uint32_t>(places) / 2);
     made->maxBytes = std::min(made->maxBytes, device.maxBytes);
     MK_IBVERBS_INFO("%s: %.1f GB/s, PCI %s", device.name().c_str(), static_cast<double>(device.bytesPerSecond) * 1e-9,

@@ -90,7 +90,8 @@ Path agree(const PortAddress& own, const PortAddress& peer) {
   if (own.ethernet != 0 && own.gidKind == GidKind::roceV2 && isIpv4(own.gid) != isIpv4(peer.gid))
     differ("IPv4 and IPv6 do not talk; MKERNEL_IB_GID_INDEX chooses the GID");
   const auto valid = [](uint8_t mtu) { return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096; };
-  if (!valid(own.mtu) || !valid(peer.mtu)) fail(mkErrorTransport, "MTU codes %u and %u; legal are 1 to 5", own.mtu, peer.mtu);
+  if (!valid(own.mtu) || !valid(peer.mtu))
+    fail(mkErrorTransport, "MTU codes %u and %u; legal are 1 to 5", own.mtu, peer.mtu);
   Path path = {};
   path.mtu = static_cast<ibv_mtu>(std::min(own.mtu, peer.mtu));
   path.global = own.ethernet != 0 || own.needGlobal != 0 || peer.needGlobal != 0 || !sameSubnet(own.gid, peer.gid);
@@ -102,15 +103,32 @@ uint64_t bytesPerSecond(uint8_t width, uint8_t speed) {
   const uint64_t lanes = width == 1 ? 1 : width == 2 ? 4 : width == 4 ? 8 : width == 8 ? 12 : width == 16 ? 2 : 0;
   uint64_t megabits = 0;  // of a lane, data only
   switch (speed) {
-    case 1: megabits = 2'000; break;     // SDR
-    case 2: megabits = 4'000; break;     // DDR
-    case 4: megabits = 8'000; break;     // QDR
-    case 8: megabits = 10'000; break;    // FDR10
-    case 16: megabits = 14'000; break;   // FDR
-    case 32: megabits = 25'000; break;   // EDR
-    case 64: megabits = 50'000; break;   // HDR
-    case 128: megabits = 100'000; break; // NDR
-    default: break;
+    case 1:
+      megabits = 2'000;
+      break;  // SDR
+    case 2:
+      megabits = 4'000;
+      break;  // DDR
+    case 4:
+      megabits = 8'000;
+      break;  // QDR
+    case 8:
+      megabits = 10'000;
+      break;  // FDR10
+    case 16:
+      megabits = 14'000;
+      break;  // FDR
+    case 32:
+      megabits = 25'000;
+      break;  // EDR
+    case 64:
+      megabits = 50'000;
+      break;  // HDR
+    case 128:
+      megabits = 100'000;
+      break;  // NDR
+    default:
+      break;
   }
   return lanes * megabits * 1'000'000 / 8;
 }

@@ -116,7 +116,8 @@ std::string Wireup::missing() {
 void Wireup::take(const Hello& hello) {
   // Anybody on the network can send; the secret is known to peers only.
   if (hello.magic != kMagic || hello.version != kWireVersion || hello.receiver != ownSecret_) return;
-  const auto from = std::find_if(peers_.begin(), peers_.end(), [&](const WireupPeer& p) { return p.id == hello.sender; });
+  const auto from =
+      std::find_if(peers_.begin(), peers_.end(), [&](const WireupPeer& p) { return p.id == hello.sender; });
   const auto index = static_cast<size_t>(from - peers_.begin());
   if (from == peers_.end() || index == static_cast<size_t>(self_)) return;
   State& state = states_[index];

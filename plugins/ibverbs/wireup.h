@@ -32,9 +32,9 @@ struct ConnectionAddress {
 // What one endpoint tells one peer.
 struct Hello {
   uint32_t magic, version;
-  Token receiver;  // the secret of the one, which only its peers have
-  Token sender;    // the id of the other
-  uint32_t ready;  // the sender has the receiver's hello, and its connections take writes
+  Token receiver;   // the secret of the one, which only its peers have
+  Token sender;     // the id of the other
+  uint32_t ready;   // the sender has the receiver's hello, and its connections take writes
   uint32_t wanted;  // the sender does not know yet that the receiver is ready
   uint64_t words;   // address of the receiver's words on the sender's board
   uint64_t ledger;  // address of the sender's list of registrations

@@ -305,7 +305,10 @@ bool Proxy::collectEvents() {
         arrived(e.peer, e.immediate);
         break;
       case MK_EVENT_ERROR:
-        failed(e.peer, format("transport %s: the connection to node %d is broken", transport_->name.c_str(), e.peer));
+        // Which of several errors the reason is for does not matter: the first one is reported.
+        failed(e.peer, ofDevice ? format("transport %s: %s", transport_->name.c_str(), lastError().c_str())
+                                : format("transport %s: the connection to node %d is broken: %s",
+                                         transport_->name.c_str(), e.peer, lastError().c_str()));
         break;
       default:
         failed(e.peer, format("transport %s: event of unknown kind %u", transport_->name.c_str(), e.kind));
