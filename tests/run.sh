@@ -62,7 +62,7 @@ run_tests() { # DIRECTORY OPTIONS...
 
 steps_begin 7
 step "packages"
-sh tests/support/packages.sh build mpi test net lint || exit 1
+sh tests/support/packages.sh build mpi test vm lint || exit 1
 
 if build build; then
   if [ $long = 1 ]; then

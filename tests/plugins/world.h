@@ -25,7 +25,7 @@ struct Setup {
   int waitMs = 20000;  // for anything that must come about
   // In every rank's thread before anything else, if there is one.
   void (*prepare)(int rank) = nullptr;
-  int devices = 1;     // rank i opens device i modulo this
+  int devices = 1;  // rank i opens device i modulo this
 };
 
 class Exchange {

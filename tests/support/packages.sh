@@ -3,7 +3,7 @@
 # The one list of what the project needs.  Groups:
 #   build   to build the library            mpi     to build and run the programs in perf/
 #   test    to build and run the tests      lint    for the format and clang-tidy tests
-#   net     to build the network transports and to run their tests
+#   vm      to run tests in a virtual machine with soft-RoCE (tests/rxe)
 # Nothing is asked: packages are installed as root, or with sudo where it needs no password.
 set -eu
 # shellcheck source=tests/support/steps.sh
@@ -11,15 +11,14 @@ set -eu
 
 packages_of() {
   case $1 in
-    build) echo gcc g++ meson ninja-build pkg-config libeigen3-dev libfabric-dev python3 ;;
+    build) echo gcc g++ meson ninja-build pkg-config libeigen3-dev libfabric-dev libibverbs-dev python3 ;;
     mpi) echo openmpi-bin libopenmpi-dev ;;
     test) echo catch2 abigail-tools binutils ;;
-    # For RDMA verbs; the rest is for the virtual machine with soft-RoCE (tests/rxe).
-    net) echo libibverbs-dev ibverbs-providers qemu-system-x86 busybox-static iproute2 xz-utils ;;
+    vm) echo ibverbs-providers qemu-system-x86 busybox-static iproute2 xz-utils ;;
     # The same major version everywhere, since formatting and checks differ between versions.
     lint) echo clang-format-14 clang-tidy-14 ;;
     *)
-      echo "packages.sh: unknown group '$1'; legal are build, mpi, test, net, lint" >&2
+      echo "packages.sh: unknown group '$1'; legal are build, mpi, test, vm, lint" >&2
       return 2
       ;;
   esac
