@@ -77,6 +77,10 @@ run machine 30 nvidia-smi || true
 run machine 30 nvcc --version || true
 say "GPUs: ${gpus:-0}; revision $(git rev-parse --short=12 HEAD 2>/dev/null || echo unknown); cuBLAS ${CUBLAS_LIBRARY:-by name}; NCCL ${NCCL_LIBRARY:-by name}"
 show=40
+if [ "${gpus:-0}" -lt 1 ]; then
+  say "no GPU is here (nvidia-smi -L)"
+  exit 1
+fi
 
 if has build; then
   : >"$results/build.txt"
@@ -107,7 +111,10 @@ if has perf; then
   perf 60 "$gpus" -b 1 -e 1001 -i 250 --N 1000 --K 1000 -d fp16 --out fp32 --bias -G 1 --limit 50 || true
 fi
 
-if has sanitizer; then
+if has sanitizer && ! command -v compute-sanitizer >/dev/null 2>&1; then
+  say "no compute-sanitizer is here"
+  failed=1
+elif has sanitizer; then
   : >"$results/sanitizer.txt"
   for tool in memcheck racecheck; do
     sanitizer 100 "$tool" -b 300 --N 512 --K 512 --trans-b || true

@@ -25,6 +25,8 @@ def main():
     tests = json.loads((information / "intro-tests.json").read_text())
 
     def here(text):
+        if text.startswith("/") and ":" not in text:
+            text = os.path.normpath(text)
         # The build may lie inside the source folder.
         return text.replace(folders["build"], str(build)).replace(folders["source"], str(source))
 
@@ -35,7 +37,10 @@ def main():
         command = [here(word) for word in test["cmd"]]
         if not os.path.exists(command[0]):
             command[0] = os.path.basename(command[0])  # a tool, which lies elsewhere here
-        environment = dict(os.environ, **{name: here(value) for name, value in test["env"].items()})
+        environment = dict(os.environ)
+        for name, value in test["env"].items():
+            before = [environment[name]] if name == "LD_LIBRARY_PATH" and environment.get(name) else []
+            environment[name] = ":".join([*map(here, value.split(":")), *before])
         print(f"---- {test['name']}: {' '.join(command)}", flush=True)
         start = time.monotonic()
         process = subprocess.Popen(command, env=environment, cwd=build, start_new_session=True)
