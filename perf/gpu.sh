@@ -28,7 +28,7 @@ mkdir -p "$results" || exit 1
 results=$(cd "$results" && pwd)
 command -v nvcc >/dev/null 2>&1 || PATH=$PATH:/usr/local/cuda/bin
 export PATH
-export CUDA_MODULE_LOADING=EAGER NCCL_NVLS_ENABLE=0 OMP_NUM_THREADS=2
+export NCCL_NVLS_ENABLE=0
 
 failed=0
 : >"$results/summary.txt"

@@ -43,6 +43,7 @@ Figures figures(const Timing& t) {
   f.nvlinkGBps = t.nvlinkBytes / t.fusedUs / 1e3;
   f.nicGBps = t.nicBytes / t.fusedUs / 1e3;
   f.aloneUs = least(t.blasUs, t.oursUs);
+  f.ratio = t.blasUs / t.oursUs;
   const double nic = t.nodes > 1 ? microseconds(t.nicBytes, t.nicGBps) : 0;
   const double copy = std::max(microseconds(t.nvlinkBytes, kCopyEngineGBps), nic);
   const double store = std::max(microseconds(t.nvlinkBytes, kStoreGBps), nic);
@@ -65,17 +66,18 @@ std::string timingHeader(const std::string& baseline, double nicGBps, int nodes)
       text, sizeof(text),
       "# compared with: %s\n"
       "# Times are microseconds on the slowest rank; TFLOP/s and GB/s are of one GPU.  cuBLAS, ours: the product "
-      "alone, on all SMs.\n"
+      "alone, on all SMs; ratio: the first over the second.\n"
       "# unfused: cuBLAS, then NCCL; ideal: cuBLAS, then the links at full rate; x: of each over fused.\n"
       "# roof%%: the longer of the faster product alone and the bytes at %s, over fused.\n"
       "# wrong: 'all' elements were checked, or 'part': a sample of rows; the ranks' bits are compared everywhere.\n"
       "#\n"
-      "# %6s %6s %7s %6s %5s |%9s %7s %7s %6s |%9s%9s |%9s%9s %5s %6s | %6s %6s | %9s %5s | %8s %11s %4s\n",
+      "# %6s %6s %7s %6s %5s |%9s %7s %7s %6s |%9s%9s %5s |%9s%9s %5s %6s | %6s %6s | %9s %5s | %8s %11s %4s\n",
       baseline.c_str(), links.c_str(), "M", "N", "K", "K/rank", "mode", "fused", "TFLOP/s", "NVLink", "NIC", "cuBLAS",
-      "ours", "unfused", "ideal", "x", "xideal", "roof%", "roof%", "tile", "split", "of bound", "wrong", "same");
+      "ours", "ratio", "unfused", "ideal", "x", "xideal", "roof%", "roof%", "tile", "split", "of bound", "wrong",
+      "same");
   std::string result = text;
-  snprintf(text, sizeof(text), "# %6s %6s %7s %6s %5s |%9s %7s %7s %6s |%9s%9s |%9s%9s %5s %6s | %6s %6s |\n", "", "",
-           "", "", "", "us", "", "GB/s", "GB/s", "us", "us", "us", "us", "", "", "390", "363");
+  snprintf(text, sizeof(text), "# %6s %6s %7s %6s %5s |%9s %7s %7s %6s |%9s%9s %5s |%9s%9s %5s %6s | %6s %6s |\n", "",
+           "", "", "", "", "us", "", "GB/s", "GB/s", "us", "us", "", "us", "us", "", "", "390", "363");
   return result + text;
 }
 
@@ -87,8 +89,8 @@ std::string timingLine(const Timing& t, const TimingVerdict& verdict) {
   std::string line = text;
   line += timeCell(t.fusedUs) + " " + cell(f.tflops, 7, 1) + " " + cell(f.nvlinkGBps, 7, 1) + " " +
           cell(t.nodes > 1 ? f.nicGBps : NAN, 6, 1) + " |";
-  line += timeCell(t.blasUs) + timeCell(t.oursUs) + " |" + timeCell(t.unfusedUs) + timeCell(f.idealUs) + " " +
-          cell(f.speedup, 5, 2) + " " + cell(f.idealSpeedup, 6, 2) + " | ";
+  line += timeCell(t.blasUs) + timeCell(t.oursUs) + " " + cell(f.ratio, 5, 3) + " |" + timeCell(t.unfusedUs) +
+          timeCell(f.idealUs) + " " + cell(f.speedup, 5, 2) + " " + cell(f.idealSpeedup, 6, 2) + " | ";
   line += cell(100 * f.copyRoof, 6, 1) + " " + cell(100 * f.storeRoof, 6, 1) + " | ";
   const std::string tile = std::to_string(t.tileM) + "x" + std::to_string(t.tileN);
   const std::string split = std::to_string(t.computeAgents) + "/" + std::to_string(t.receiveAgents);
@@ -113,7 +115,7 @@ JsonObject timingJson(const Timing& t) {
   json.add("cublasUs", t.blasUs).add("oursUs", t.oursUs).add("unfusedUs", t.unfusedUs).add("idealUs", f.idealUs);
   json.add("tflops", f.tflops).add("nvlinkBytes", t.nvlinkBytes).add("nvlinkGBps", f.nvlinkGBps);
   json.add("nicBytes", t.nicBytes).add("nicGBps", f.nicGBps).add("nicRateGBps", t.nicGBps);
-  json.add("speedup", f.speedup).add("idealSpeedup", f.idealSpeedup);
+  json.add("speedup", f.speedup).add("idealSpeedup", f.idealSpeedup).add("cublasOverOurs", f.ratio);
   json.add("copyRoof", f.copyRoof).add("storeRoof", f.storeRoof);
   return json;
 }

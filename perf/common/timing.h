@@ -34,6 +34,7 @@ struct Figures {
   double tflops = NAN;  // of one GPU
   double nvlinkGBps = NAN, nicGBps = NAN;
   double aloneUs = NAN;  // the better product alone
+  double ratio = NAN;    // cuBLAS over ours: above 1, ours is faster
   double idealUs = NAN;  // unfused, each part at the hardware's rate: cuBLAS, then the busiest link
   double speedup = NAN, idealSpeedup = NAN;
   double copyRoof = NAN, storeRoof = NAN;  // largest of product alone and bytes over rate, over the time: 1 is the best

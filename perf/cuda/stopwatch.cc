@@ -10,7 +10,8 @@
 namespace mk::perf {
 namespace {
 
-constexpr int kLeadIn = 2;
+// Calls ahead of those that are timed.
+int leadIn(const TimedOperation& operation) { return operation.perCall > 1 ? 1 : 2; }
 constexpr double kBatchUs = 12000;
 constexpr int kFewest = 2, kMost = 60;
 
@@ -31,9 +32,10 @@ double Stopwatch::batch(const TimedOperation& operation, int calls,
   world_.phase("timing " + operation.name);
   requireCuda(world_, cudaStreamSynchronize(stream_), "cudaStreamSynchronize");
   world_.closeBarrier();
-  for (int i = 0; i < kLeadIn; ++i) operation.call(i);
+  const int ahead = leadIn(operation);
+  for (int i = 0; i < ahead; ++i) operation.call(i);
   requireCuda(world_, cudaEventRecord(begin_, stream_), "cudaEventRecord");
-  for (int i = 0; i < calls; ++i) operation.call(kLeadIn + i);
+  for (int i = 0; i < calls; ++i) operation.call(ahead + i);
   requireCuda(world_, cudaEventRecord(end_, stream_), "cudaEventRecord");
   afterBatch(operation.name);
   float ms = 0;
@@ -47,8 +49,9 @@ void Stopwatch::time(std::vector<TimedOperation>& operations, int rounds, int la
   std::vector<int> calls;
   beforeRound();
   for (TimedOperation& operation : operations) {
-    batch(operation, kFewest, afterBatch);  // warms up
-    const double us = world_.max(batch(operation, kFewest, afterBatch));
+    const int few = (kFewest + operation.perCall - 1) / operation.perCall;
+    batch(operation, few, afterBatch);  // warms up
+    const double us = world_.max(batch(operation, few, afterBatch));
     const int wanted = launches ? launches : std::clamp(static_cast<int>(kBatchUs / us), kFewest, kMost);
     calls.push_back((wanted + operation.perCall - 1) / operation.perCall);
     operation.launches = calls.back() * operation.perCall;

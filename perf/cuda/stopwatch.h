@@ -30,7 +30,7 @@ class Stopwatch {
   Stopwatch& operator=(const Stopwatch&) = delete;
 
   // Collective.  The median of `rounds` batches; each has `launches` operations, or as many as fill some milliseconds (0).
-  // Before a batch is timed two calls go ahead of it in the stream, so that it meets the ranks in step and the links busy.
+  // Before a batch is timed a call or two go ahead of it in the stream, so that it meets the ranks in step and the links busy.
   // beforeRound enqueues new data; afterBatch waits and looks for errors.
   void time(std::vector<TimedOperation>& operations, int rounds, int launches, const std::function<void()>& beforeRound,
             const std::function<void(const std::string&)>& afterBatch);

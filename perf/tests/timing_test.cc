@@ -44,6 +44,7 @@ void boundByProduct() {
   NEAR(f.tflops, 2 * 8192.0 * 8192 * 4096 / 800e-6 / 1e12);
   NEAR(f.nvlinkGBps, 8192.0 * 8192 * 2 / 800e-6 / 1e9);
   NEAR(f.aloneUs, 760);
+  NEAR(f.ratio, 780.0 / 760);
   NEAR(f.copyRoof, 0.95);
   NEAR(f.storeRoof, 0.95);
   NEAR(f.speedup, 1.5);
