@@ -258,12 +258,15 @@ int runWorld(World& world, Options& options) {
     }
   }
 #endif
+  if (options.platform == "cuda") options.setDefaults(true);
+  if (options.limitSeconds) world.setLimit(options.limitSeconds);
   Session session(world, options);
   session.connect();
   RunInfo run = session.describe(device);
   const bool gpu = run.platform == "cuda";
+  const bool limited = options.limitSeconds != 0;
   options.setDefaults(gpu);
-  if (options.limitSeconds) world.setLimit(options.limitSeconds);
+  if (!limited && options.limitSeconds) world.setLimit(options.limitSeconds);
   if (!gpu && (options.suite || options.graph)) {
     world.die(exitUsage, "platform " + run.platform + ": --suite and -G time GPUs (--platform cuda)");
   }
