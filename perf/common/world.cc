@@ -166,8 +166,9 @@ std::vector<char> World::gather(const void* data, size_t bytes) {
 void World::die(ExitCode code, const std::string& text) {
   fflush(stdout);
   fprintf(stderr, "rank %d on %s, process %d: %s\n", rank_, host_.c_str(), static_cast<int>(getpid()), text.c_str());
-  // A failure usually shows on several ranks at about the same time: let each say its text before all are ended.
-  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  // A failure usually shows on several ranks at about the same time: let each say its text before all are ended.  Then one
+  // after the other, for mpirun of Open MPI 4.1 may crash where several ranks abort at once; the first one's call ends the rest.
+  std::this_thread::sleep_for(std::chrono::milliseconds(300 + 250 * std::min(rank_, 8)));
   MPI_Abort(MPI_COMM_WORLD, code);
   _exit(code);
 }
