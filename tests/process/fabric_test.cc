@@ -3,12 +3,14 @@
 #include <csignal>
 #include <thread>
 
+#include "plugins/fabric/wire.h"
 #include "process/crew.h"
 #include "support/catch_compat.h"
 
 using test::Case;
 using test::Crew;
 using test::Note;
+using test::wireProvider;
 using test::World;
 
 namespace {
@@ -21,23 +23,21 @@ const Case kCases[] = {
 };
 
 struct Network {
-  const char* provider;
-  const char* model;  // of the test's libfabric, "": the real one itself
-  const char* inner;
+  std::string provider;
+  std::string model;  // of the test's libfabric, "": the real one itself
+  std::string inner;
 };
 
 std::vector<std::string> settingsOf(const Network& network) {
-  std::vector<std::string> settings = {"MKERNEL_NET=efa", std::string("MKERNEL_EFA_PROVIDER=") + network.provider};
-  if (*network.model == '\0') return settings;
+  std::vector<std::string> settings = {"MKERNEL_NET=efa", "MKERNEL_EFA_PROVIDER=" + network.provider};
+  if (network.model.empty()) return settings;
   settings.push_back("MKERNEL_EFA_LIBRARY=" MK_TEST_FABRIC);
-  settings.push_back(std::string("MK_TEST_FABRIC=") + network.model);
-  settings.push_back(std::string("MK_TEST_FABRIC_INNER=") + network.inner);
+  settings.push_back("MK_TEST_FABRIC=" + network.model);
+  settings.push_back("MK_TEST_FABRIC_INNER=" + network.inner);
   return settings;
 }
 
-std::string textOf(const Network& network) {
-  return std::string(network.provider) + " " + network.model + " " + network.inner;
-}
+std::string textOf(const Network& network) { return network.provider + " " + network.model + " " + network.inner; }
 
 // The heap grows after it has been registered once.
 void reserve(test::Rank& rank, mkComm_t comm) {
@@ -56,8 +56,9 @@ MK_ROLE(operations) {
 
 TEST_CASE("fabric: operations between processes") {
   const World world = GENERATE(World{2, 1}, World{2, 2}, World{3, 1});
-  const Network network = GENERATE(Network{"net", "", ""}, Network{"tcp;ofi_rxm", "", ""}, Network{"shm", "", ""},
-                                   Network{"net", "shuffle,again", ""}, Network{"efa", "efa,shuffle,queue=256", "net"});
+  const Network network =
+      GENERATE(Network{wireProvider(), "", ""}, Network{"tcp;ofi_rxm", "", ""}, Network{"shm", "", ""},
+               Network{wireProvider(), "shuffle,again", ""}, Network{"efa", "efa,shuffle,queue=256", wireProvider()});
   if (!test::kPlain && world.ranks() != 2) return;
   Crew crew("operations", world, {}, settingsOf(network));
   const bool finished = crew.finish(60);
@@ -81,7 +82,7 @@ MK_ROLE(stopped) {
 }
 
 TEST_CASE("fabric: a rank stands still") {
-  const Network network = GENERATE(Network{"net", "", ""}, Network{"efa", "efa,queue=128", "net"});
+  const Network network = GENERATE(Network{wireProvider(), "", ""}, Network{"efa", "efa,queue=128", wireProvider()});
   const World world{2, 1};
   Crew crew("stopped", world, {}, settingsOf(network));
   const bool stopped = crew.untilStopped(1, 30);
@@ -109,7 +110,7 @@ MK_ROLE(dies) {
 }
 
 TEST_CASE("fabric: a rank dies") {
-  const Network network = GENERATE(Network{"net", "", ""}, Network{"tcp;ofi_rxm", "", ""});
+  const Network network = GENERATE(Network{wireProvider(), "", ""}, Network{"tcp;ofi_rxm", "", ""});
   const World world{3, 1};
   Crew crew("dies", world, {}, settingsOf(network));
   const bool finished = crew.finish(60);
