@@ -126,19 +126,21 @@ void Endpoint::connect(int count, int self, const uint8_t* addresses, int timeou
 }
 
 void Endpoint::keep() {
-  std::unique_lock lock(mutex_);
-  while (!stopKeeper_) {
-    wake_.wait_for(lock, kKeeperPeriod);
-    // As long as there is something to do, but never in the caller's way for long.
-    for (bool worked = true; worked && !stopKeeper_;) {
-      const auto now = Clock::now();
-      if (now - servedAt_ < kKeeperPeriod) break;
-      worked = progress(now);
-      if (!worked) break;
-      lock.unlock();
-      std::this_thread::yield();
-      lock.lock();
+  try {
+    std::unique_lock lock(mutex_);
+    while (!stopKeeper_) {
+      wake_.wait_for(lock, kKeeperPeriod);
+      bool first = true;
+      // As long as there is something to do, but never in the caller's way for long.
+      while (!stopKeeper_ && (!first || Clock::now() - servedAt_ >= kKeeperPeriod) && progress(Clock::now())) {
+        first = false;
+        lock.unlock();
+        std::this_thread::yield();
+        lock.lock();
+      }
     }
+  } catch (const std::exception&) {
+    // Without memory for events there is nobody to tell; the caller's own calls find out as well.
   }
 }
 
@@ -289,8 +291,8 @@ Endpoint::~Endpoint() {
     try {
       const std::lock_guard lock(mutex_);
       leave();
-    } catch (const std::exception& error) {
-      MK_EFA_WARN("closing an endpoint: %s", error.what());
+    } catch (const std::exception&) {
+      // Out of memory: then without taking leave.
     }
   }
   port_->stop();

@@ -4,6 +4,8 @@
 // completion queue is emptied, however long the caller is away.
 #pragma once
 
+#include <poll.h>
+
 #include <condition_variable>
 #include <deque>
 #include <memory>
@@ -122,6 +124,7 @@ class Endpoint {
   bool dead_ = false;
   std::string deadReason_;
   Clock::time_point heardAt_ = {}, servedAt_ = {};
+  std::vector<pollfd> connections_;  // of the peers
 
   std::condition_variable wake_;
   bool stopKeeper_ = false;

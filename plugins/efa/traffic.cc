@@ -193,12 +193,14 @@ void Endpoint::failDevice(const std::string& reason) {
 
 void Endpoint::hearPeers(Clock::time_point now) {
   heardAt_ = now;
+  // Most of the time nobody says anything: one system call then, however many there are.
+  connections_.clear();
+  for (const Peer& peer : peers_) connections_.push_back({peer.self ? -1 : peer.connection.fd(), POLLIN, 0});
+  const bool anyHeard = ::poll(connections_.data(), connections_.size(), 0) != 0;
   for (Peer& peer : peers_) {
     if (peer.self) continue;
-    if (peer.connection.open()) {
-      peer.connection.flush();
-      peer.readMessages();
-    }
+    if (peer.connection.backlogged()) peer.connection.flush();
+    if (anyHeard && peer.connection.open()) peer.readMessages();
     if (peer.state == Peer::State::dead) breakPeer(peer, mkErrorRemote, peer.reason);
     // A peer that has said goodbye takes in what is under way and nothing more; without any there is no error.
     if (peer.state == Peer::State::closed && (!peer.waiting.empty() || (peer.posted > 0 && !peer.connection.open())))

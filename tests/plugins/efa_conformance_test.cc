@@ -47,7 +47,9 @@ TEST_CASE("efa conformance: shuffled", "[shuffled]") {
 
 TEST_CASE("efa conformance: EFA's modes", "[modes]") {
   SECTION("net") { runAll(modelled("efa", "efa", "net"), Mode::processes); }
-  SECTION("shm, a short queue") { runAll(modelled("efa", "efa,shuffle,again,queue=200", "shm"), Mode::processes); }
+  SECTION("shm, a short queue") {
+    runAll(modelled("efa", "efa,endpoint,shuffle,again,queue=200", "shm"), Mode::processes);
+  }
   sweepSharedMemory();
 }
 

@@ -4,6 +4,7 @@
 //   efa          provider efa, carried by MK_TEST_FABRIC_INNER (net, shm): the modes it asks for, every call checked against
 //                them; 4 bytes of data; the sender by its address; a completion queue that overflows
 //   again        posts are often refused with -FI_EAGAIN
+//   endpoint     efa: registrations are bound to the endpoint (FI_MR_ENDPOINT), which EFA does not ask
 //   queue=N      efa: entries of the completion queue at most
 //   most=N       efa: bytes of a message at most
 //   offload      efa: writes complete at once, as where a device needs no help of the receiver's processor; sources must
@@ -64,6 +65,8 @@ struct Region {
   fid_mr* inner = nullptr;
   uintptr_t base = 0;
   uint64_t bytes = 0;
+  uint64_t key = 0;  // ours, once it is enabled
+  bool bound = false;
 };
 
 // A write between the plugin and the real provider.

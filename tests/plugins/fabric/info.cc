@@ -79,7 +79,7 @@ int efaInfo(uint32_t version, uint64_t flags, const fi_info* hints, fi_info** li
     return -FI_ENODATA;
   const bool gpu = (hints->caps & FI_HMEM) != 0;
   const bool searching = hints->caps != 0;  // otherwise: whether there is anything at all
-  const int modes = kEfaMrMode | (gpu ? FI_MR_HMEM : 0);
+  const int modes = kEfaMrMode | (gpu ? FI_MR_HMEM : 0) | (asked("endpoint") ? FI_MR_ENDPOINT : 0);
   if (searching && ((hints->domain_attr->mr_mode & modes) != modes || (hints->mode & FI_CONTEXT2) == 0 ||
                     hints->domain_attr->cq_data_size > 4 || hints->ep_attr->type != FI_EP_RDM ||
                     (hints->tx_attr->msg_order | hints->tx_attr->comp_order) != 0))

@@ -26,11 +26,24 @@ struct Dmabuf {
 int closeRegion(fid* object) {
   auto* const region = reinterpret_cast<Region*>(object);
   if (region->domain->regions.erase(region) == 0) return breach("a registration is closed twice");
+  if (asked("endpoint") && region->domain->endpoint == nullptr)
+    return breach("a registration is closed after the endpoint that it is bound to");
   const int result = fi_close(&region->inner->fid);
   delete region;
   return result;
 }
-fi_ops regionFidOps = {sizeof(fi_ops), closeRegion, nullptr, nullptr, nullptr, nullptr, nullptr};
+int bindRegion(fid* object, fid* endpoint, uint64_t) {
+  auto* const region = reinterpret_cast<Region*>(object);
+  region->bound = reinterpret_cast<Endpoint*>(endpoint) == region->domain->endpoint;
+  return region->bound ? 0 : breach("a registration is bound to something else than the endpoint");
+}
+int controlRegion(fid* object, int command, void*) {
+  auto* const region = reinterpret_cast<Region*>(object);
+  if (command != FI_ENABLE || !region->bound) return breach("a registration is enabled before it is bound");
+  region->self.key = region->key;
+  return 0;
+}
+fi_ops regionFidOps = {sizeof(fi_ops), closeRegion, bindRegion, controlRegion, nullptr, nullptr, nullptr};
 
 int checkRegistration(const fi_mr_attr& attributes, uint64_t flags, iovec* piece) {
   if (attributes.iov_count != 1) return breach("a registration of %zu pieces", attributes.iov_count);
@@ -255,7 +268,8 @@ int registerMemory(fid* object, const fi_mr_attr* attributes, uint64_t flags, fi
   if (efa()) {
     if (made->self.key >= 65536) return breach("the inner provider's keys are too long");
     // The initiator has to find the inner key and, where that counts offsets, the first byte's address.
-    made->self.key = made->self.key << 48 | ((realMrMode & FI_MR_VIRT_ADDR) != 0 ? 0 : made->base);
+    made->key = made->self.key << 48 | ((realMrMode & FI_MR_VIRT_ADDR) != 0 ? 0 : made->base);
+    made->self.key = asked("endpoint") ? FI_KEY_NOTAVAIL : made->key;
   }
   domain.regions.insert(made.get());
   *result = &made.release()->self;
