@@ -144,6 +144,7 @@ void CudaPlatform::setUp(int, const sched::Place& place, const Heap& heap, const
   raised_ = reinterpret_cast<uint64_t*>(pinned_ + raisedAt);
   memory_.host[kernels::HostWords::enteredNewest] = settings.epochStart;
 
+  lastEpoch_ = settings.epochStart;
   view_.assign(viewWords_, 0);
   view_[OwnLayout::epoch] = view_[OwnLayout::donePublished] = view_[OwnLayout::enteredNewest] = settings.epochStart;
   std::memcpy(copied_, view_.data(), viewWords_ * sizeof(uint64_t));
@@ -363,6 +364,8 @@ protocol::FailRecord CudaPlatform::runGemmAr(const GemmArCall& call, mkStream_t 
     static_cast<void>(cudaGetLastError());
     fail(mkErrorUnhandledCuda, "%s", why.c_str());
   }
+  const std::lock_guard lock(viewMutex_);
+  ++lastEpoch_;
   return {};
 }
 
@@ -402,6 +405,7 @@ bool CudaPlatform::follow(mkStream_t stream) {
       check(cudaEventRecord(order_, captured_), "ordering two captured streams");
       check(cudaStreamWaitEvent(stream, order_, 0), "ordering two captured streams");
     }
+    const std::lock_guard lock(viewMutex_);
     captureId_ = id;
     captured_ = stream;
     return true;
@@ -434,13 +438,17 @@ bool CudaPlatform::busy() {
     cudaStream_t last = nullptr;
     if (lastStream(&last)) {
       const cudaError_t e = cudaStreamQuery(last);
-      if (e == cudaErrorNotReady) {
-        static_cast<void>(cudaGetLastError());
-        return true;
+      if (e != cudaErrorNotReady) check(e, "the device has failed");
+      static_cast<void>(cudaGetLastError());
+      refresh(true);
+      {
+        const std::lock_guard lock(viewMutex_);
+        // What the stream still has to do may be the caller's own.  With graphs the count of epochs does not tell.
+        if (e == cudaErrorNotReady && (captureId_ != 0 || view_[OwnLayout::epoch] != lastEpoch_)) return true;
       }
-      check(e, "the device has failed");
+    } else {
+      refresh(true);
     }
-    refresh(true);
     return running();
   } catch (const Error& e) {
     MK_WARN(launch, "%s", e.what());

@@ -87,6 +87,7 @@ class CudaPlatform final : public Platform {
   std::vector<uint64_t> view_;  // the newest complete copy
   uint64_t viewAt_ = 0, progressAt_ = 0;
 
+  uint64_t lastEpoch_ = 0;  // of the newest launch, if there were no graphs
   bool launched_ = false;
   cudaStream_t last_ = nullptr;  // of the newest launch that was not captured
 

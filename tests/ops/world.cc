@@ -310,8 +310,9 @@ void Operands::check() const {
           std::abs(case_.alpha) * magnitude(i, j) * (2 * wire + 0x1p-20) + std::abs(ref) * last * 1.01 + 1e-6;
       const double error = std::abs(value - ref);
       if (!(error <= bound))
-        throw std::to_string(poisoned()) + " elements are not numbers; C(" + std::to_string(i) + ", " + std::to_string(j) + ") is " + std::to_string(value) + ", should be " +
-            std::to_string(ref) + " within " + std::to_string(bound) + " (" + case_.text() + ")";
+        throw std::to_string(poisoned()) + " elements are not numbers; C(" + std::to_string(i) + ", " +
+            std::to_string(j) + ") is " + std::to_string(value) + ", should be " + std::to_string(ref) + " within " +
+            std::to_string(bound) + " (" + case_.text() + ")";
       errorNorm += error * error;
       refNorm += ref * ref;
     }
