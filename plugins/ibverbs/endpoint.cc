@@ -176,8 +176,8 @@ void* Endpoint::registerMemory(const mkTransportMemory_t& memory, uint8_t* key) 
   named.sequence = made->sequence;
   named.address = made->address;
   named.bytes = made->bytes;
-  named.strictKey = made->strict->rkey;
-  named.payloadKey = made->relaxed != nullptr ? made->relaxed->rkey : made->strict->rkey;
+  named.flagKey = made->flagKey;
+  named.payloadKey = made->payloadKey;
   std::memset(key, 0, MK_TRANSPORT_KEY_BYTES);
   std::memcpy(key, &named, sizeof(named));
   void* const handle = made.get();
@@ -231,7 +231,7 @@ void* Endpoint::importMemory(int index, const uint8_t* keyBytes, int timeoutMs) 
   remote->peer = index;
   remote->address = key.address;
   remote->bytes = key.bytes;
-  remote->strictKey = key.strictKey;
+  remote->flagKey = key.flagKey;
   remote->payloadKey = key.payloadKey;
   void* const handle = remote.get();
   imports_[handle] = std::move(remote);
@@ -264,7 +264,7 @@ void Endpoint::checkPayload(int index, const mkTransportWrite_t& write, WirePlan
     fail(mkErrorInvalidArgument, "destination [%llu, +%llu) lies outside the registration of %llu bytes",
          wide(write.remoteOffset), wide(write.bytes), wide(room));
   plan.source = start;
-  plan.sourceKey = (*source)->payloadKey();
+  plan.sourceKey = (*source)->readKey;
   plan.bytes = write.bytes;
   plan.destination = remote->second->address + write.remoteOffset;
   plan.destinationKey = remote->second->payloadKey;
@@ -285,7 +285,7 @@ WirePlan Endpoint::plan(int index, const mkTransportWrite_t& write, LocalMemory*
          wide(room));
   made.flag = place->second->address + write.flagOffset;
   made.flagValue = write.flagValue;
-  made.flagKey = place->second->strictKey;
+  made.flagKey = place->second->flagKey;
   return made;
 }
 

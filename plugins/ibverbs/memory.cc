@@ -65,12 +65,19 @@ std::unique_ptr<LocalMemory> registerWith(Registrar& registrar, const mkTranspor
     failErrno(error, format("cannot register %llu bytes at %p%s", static_cast<unsigned long long>(memory.bytes),
                             memory.address, advice(error).c_str()));
   }
+  const ibv_mr* payload = made->strict.get();
+  made->flagKey = payload->rkey;
   if (relaxed) {
     constexpr int kRelaxed = kAccess | IBV_ACCESS_RELAXED_ORDERING;
     made->relaxed = dmaBuf ? byDmaBuf(kRelaxed) : byAddress(kRelaxed);
-    if (made->relaxed == nullptr)
-      MK_IBVERBS_INFO("no registration with relaxed ordering: %s; payload goes without", std::strerror(errno));
+    const int error = errno;
+    if (const ibv_mr* second = made->relaxed.get(); second != nullptr)
+      payload = second;
+    else
+      MK_IBVERBS_INFO("no registration with relaxed ordering: %s; payload goes without", std::strerror(error));
   }
+  made->readKey = payload->lkey;
+  made->payloadKey = payload->rkey;
   if (cuda)
     MK_IBVERBS_INFO("%llu bytes of GPU memory at %p: reached by %s%s%s", static_cast<unsigned long long>(memory.bytes),
                     memory.address, made->way, tried.empty() ? "" : "; tried before: ", tried.c_str());

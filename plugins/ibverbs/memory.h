@@ -47,11 +47,11 @@ struct LocalMemory {
   // Flags are written through `strict`: they stay behind all that was written before them.  Payload goes through `relaxed`,
   // whose writes may overtake each other on the bus, but are not overtaken by a flag.  Without it, all goes through strict.
   RegistrationPtr strict, relaxed;
-  uint32_t slot = 0;      // on the board
-  uint64_t sequence = 0;  // the slot's value
-  uint32_t underWay = 0;  // writes from it
-
-  uint32_t payloadKey() const { return relaxed != nullptr ? relaxed->lkey : strict->lkey; }
+  uint32_t readKey = 0;                  // for the device here, as a source
+  uint32_t flagKey = 0, payloadKey = 0;  // for peers
+  uint32_t slot = 0;                     // on the board
+  uint64_t sequence = 0;                 // the slot's value
+  uint32_t underWay = 0;                 // writes from it
 };
 
 // Host memory by address.  Memory of a GPU by its DMA-BUF, else by its address (peer memory), else Failure with
@@ -65,7 +65,7 @@ struct Key {
   Token endpoint;     // the owner's
   uint64_t sequence;  // the slot's value as long as the registration lasts
   uint64_t address, bytes;
-  uint32_t strictKey, payloadKey;
+  uint32_t flagKey, payloadKey;
 };
 static_assert(sizeof(Key) <= MK_TRANSPORT_KEY_BYTES);
 
@@ -73,7 +73,7 @@ static_assert(sizeof(Key) <= MK_TRANSPORT_KEY_BYTES);
 struct RemoteMemory {
   int peer;
   uint64_t address, bytes;
-  uint32_t strictKey, payloadKey;
+  uint32_t flagKey, payloadKey;
 };
 
 constexpr uint32_t kSlots = 4096;  // registrations of an endpoint at a time

@@ -91,10 +91,10 @@ void UdPort::postReceive(uint32_t slot) {
   if (ibv_post_recv(pair_.get(), &request, &bad) != 0) broken_ = true;
 }
 
-bool UdPort::send(int index, const Hello& hello) {
+bool UdPort::send(int peer, const Hello& hello) {
   collect();
   if (freeSends_.empty() || broken_) return false;
-  const Peer& peer = peers_[static_cast<size_t>(index)];
+  const Peer& to = peers_[static_cast<size_t>(peer)];
   const uint32_t slot = freeSends_.back();
   uint8_t* const bytes = memory_.data() + size_t{kSlot} * slot;
   std::memcpy(bytes, &hello, sizeof(hello));
@@ -108,9 +108,9 @@ bool UdPort::send(int index, const Hello& hello) {
   request.num_sge = 1;
   request.opcode = IBV_WR_SEND;
   request.send_flags = IBV_SEND_SIGNALED;
-  request.wr.ud.ah = peer.route.get();
-  request.wr.ud.remote_qpn = peer.address.number;
-  request.wr.ud.remote_qkey = peer.address.key;
+  request.wr.ud.ah = to.route.get();
+  request.wr.ud.remote_qpn = to.address.number;
+  request.wr.ud.remote_qkey = to.address.key;
   if (ibv_post_send(pair_.get(), &request, &bad) != 0) return false;
   freeSends_.pop_back();
   return true;
@@ -132,7 +132,7 @@ void UdPort::collect() {
       }
       if (broken_) continue;
       if (done[i].byte_len == kHeader + sizeof(Hello)) {
-        Hello hello;
+        Hello hello = {};
         std::memcpy(&hello, memory_.data() + size_t{kSlot} * slot + kHeader, sizeof(hello));
         received_.push_back(hello);
       }

@@ -162,7 +162,7 @@ void Wireup::loop() {
     {
       const std::lock_guard lock(mutex_);
       if (stop_) return;
-      Hello hello;
+      Hello hello = {};
       while (datagrams_->receive(&hello)) take(hello);
       const auto again = tell();
       if (again != Clock::time_point::max())

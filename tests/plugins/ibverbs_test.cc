@@ -237,6 +237,7 @@ class FakeRegistrar final : public Registrar {
     ++left;
     auto* const registration = new ibv_mr{};
     registration->lkey = static_cast<uint32_t>(made.size());
+    registration->rkey = 100 + registration->lkey;
     return registration;
   }
 };
@@ -261,18 +262,19 @@ TEST_CASE("ibverbs: how memory is registered") {
     CHECK_FALSE(registrar.made[1].dmaBuf);
     CHECK_FALSE(relaxed(0));
     CHECK(relaxed(1));
-    CHECK(made->strict->lkey == 1);
-    CHECK(made->payloadKey() == 2);
+    CHECK(made->flagKey == 101);
+    CHECK(made->payloadKey == 102);
+    CHECK(made->readKey == 2);
   }
   SECTION("without relaxed ordering, once") {
     const auto made = registerWith(registrar, memory, false);
     REQUIRE(registrar.made.size() == 1);
     CHECK_FALSE(relaxed(0));
-    CHECK(made->payloadKey() == 1);
+    CHECK(made->payloadKey == 101);
   }
   SECTION("where the second is refused, the first is for both") {
     registrar.most = 1;
-    CHECK(registerWith(registrar, memory, true)->payloadKey() == 1);
+    CHECK(registerWith(registrar, memory, true)->payloadKey == 101);
   }
   SECTION("host memory that is refused") {
     registrar.addresses = false;
