@@ -14,6 +14,8 @@ setDefault OMPI_MCA_btl self,vader
 setDefault OMPI_MCA_pml ob1
 setDefault OMPI_MCA_btl_vader_single_copy_mechanism none # the other ways need rights that containers lack
 setDefault OMPI_MCA_oob_tcp_if_include lo
+# Two ranks would get one core each, and a rank that spins on its stream would keep it from its proxy.
+setDefault OMPI_MCA_hwloc_base_binding_policy none
 # Open MPI looks for a remote shell even if every process is local.
 if ! command -v ssh >/dev/null 2>&1 && ! command -v rsh >/dev/null 2>&1; then
   setDefault OMPI_MCA_plm isolated

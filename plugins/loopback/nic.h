@@ -81,10 +81,12 @@ class Nic {
 
   const Settings settings_;
   const bool ordered_;
+  const bool inTurn_;  // writes are due in the order of submission
   std::mt19937_64 random_;
   std::uniform_real_distribution<double> unit_{0, 1};
   std::list<Flight> flights_;   // in the order of submission
   std::vector<Broken> broken_;  // by peer
+  bool anyBroken_ = false;
   uint64_t submitted_ = 0;
   int64_t linkFreeAt_ = 0;
   int64_t nextDue_ = 0;  // nothing happens before
