@@ -66,4 +66,39 @@ MK_QUEUE_FN uint64_t mkImmediateEpoch(uint32_t imm, uint64_t reference) {
   return reference + 1u - ((reference + 1u - imm) & 3u);
 }
 
+/* ---- Queues that agents write themselves ------------------------------------------------------------------------------
+ *
+ * A transport whose card can be fed without the proxy describes its queues by mkTransport_t.queueDescriptor.  What writes
+ * them is compiled into the library, per kind (src/protocol/mlx5_queue.h); queues of another kind or version are left to the
+ * proxy. */
+#define MK_QUEUE_KIND_MLX5 1u
+#define MK_QUEUE_MLX5_VERSION 1u
+
+/* A kind comes with its layout's version; the caller sets both, and structSize, before it asks.
+ *
+ * The send queue of one connection.  Of kind mlx5: a reliable connection whose entries are laid out as mlx5 cards read
+ * them.  Addresses are those of the process; before a GPU writes there, `entries` and `record` must be mapped for it as host
+ * memory, and the page of `doorbell` as a device's registers. */
+typedef struct {
+  uint32_t structSize;
+  uint32_t kind;       /* MK_QUEUE_KIND_... */
+  uint32_t version;    /* of the kind's layout: MK_QUEUE_MLX5_VERSION */
+  uint32_t number;     /* of the queue pair, 24 bits */
+  void* entries;       /* entryCount basic blocks of 64 bytes, aligned to 64 */
+  void* record;        /* doorbell record: the send counter's 4 bytes */
+  void* doorbell;      /* 8-byte register */
+  uint32_t entryCount; /* a power of two, 4 to 4096 */
+  uint32_t immediates; /* 0: the payload is followed by an inline write of the flag; 1: it carries the immediate */
+  uint64_t firstIndex; /* of the next entry: what the transport itself has posted lies before it */
+  uint64_t maxBytes;   /* of one write */
+} mkQueueDescriptor_t;
+
+/* How entries name registered memory. */
+typedef struct {
+  uint32_t structSize;
+  uint32_t key;
+  uint64_t address; /* of its first byte, as the card knows it */
+  uint64_t bytes;
+} mkQueueMemory_t;
+
 #endif /* MKERNEL_QUEUE_H_ */

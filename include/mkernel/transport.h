@@ -27,7 +27,7 @@ extern "C" {
 #endif
 
 #define MK_TRANSPORT_ABI_MAJOR 1u
-#define MK_TRANSPORT_ABI_MINOR 0u
+#define MK_TRANSPORT_ABI_MINOR 1u
 #define MK_TRANSPORT_SYMBOL "mkTransport_v1"
 
 #define MK_CONTRACT_ORDERED 1u
@@ -94,6 +94,8 @@ typedef struct {
 #define MK_EVENT_SENT 1u    /* the write with `cookie` has completed locally; status tells how */
 #define MK_EVENT_ARRIVED 2u /* completion contract: `immediate` from `peer` */
 #define MK_EVENT_ERROR 3u   /* `peer` (or the device, peer -1) has failed; no write will succeed any more */
+#define MK_EVENT_RETIRED 4u /* of the queue handed out for `peer`: `immediate` more entries that ask for a completion have
+                             * completed, and room is again up to entry `cookie` (since 1.1) */
 typedef struct {
   uint32_t kind;  /* MK_EVENT_... */
   int32_t peer;   /* index given to connect */
@@ -139,8 +141,13 @@ typedef struct {
    * or may not have arrived.  Frees registrations and imports that are left. */
   int (*close)(void* endpoint);
 
-  /* Optional: describes the endpoint's queue for posting from the GPU; layouts are versioned in mkernel/queue.h. */
+  /* Optional: hands out the queue to a peer, to be written by agents themselves; an mkQueueDescriptor_t (mkernel/queue.h).
+   * The caller has set structSize (`bytes`), kind and version to what it can write; mkErrorVersion, and nothing handed out,
+   * if this queue is of another.  From then on post() to that peer is refused, and poll() reports MK_EVENT_RETIRED. */
   int (*queueDescriptor)(void* endpoint, int peer, void* descriptor, size_t bytes);
+  /* Optional, since 1.1, with queueDescriptor: how queue entries name a registration (local) or an import (remote), of
+   * which one is NULL; an mkQueueMemory_t with structSize set. */
+  int (*memoryDescriptor)(void* endpoint, void* local, void* remote, void* descriptor, size_t bytes);
 } mkTransport_t;
 
 #ifdef __cplusplus

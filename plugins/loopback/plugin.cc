@@ -179,4 +179,5 @@ extern "C" __attribute__((visibility("default"))) const mkTransport_t mkTranspor
     mk::loopback::poll,
     mk::loopback::close,
     nullptr,  // queueDescriptor: nothing a GPU could write
+    nullptr,  // memoryDescriptor
 };

@@ -125,6 +125,26 @@ class BasePlatform {
     std::atomic_ref<uint64_t>(c.header).store(command.header, std::memory_order_release);
   }
 
+  const protocol::Mlx5Queue* cardQueue(uint32_t node) const {
+    return memory_.cardQueues.empty() ? nullptr : &memory_.cardQueues[node];
+  }
+  void storeEntry(uint64_t* entry, const uint64_t* words, uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) std::atomic_ref<uint64_t>(entry[i]).store(words[i], std::memory_order_relaxed);
+  }
+  void storeRecord(uint32_t* record, uint32_t value) {
+    std::atomic_ref<uint32_t>(*record).store(value, std::memory_order_release);
+  }
+  void storeDoorbell(uint64_t* doorbell, uint64_t value) {
+    std::atomic_ref<uint64_t>(*doorbell).store(value, std::memory_order_release);
+#if defined(__x86_64__)
+    __builtin_ia32_sfence();  // a card's registers may be mapped write-combining: do not let it linger
+#endif
+  }
+  template <class Work>
+  void asOne(Work&& work) {
+    work(*this);
+  }
+
   void fail(protocol::FailRecord::Kind kind, const protocol::Why& why, uint64_t expected, uint64_t seen) {
     if (!launch_.recorded.exchange(true, std::memory_order_acq_rel)) {
       launch_.record = protocol::FailRecord{kind, static_cast<uint32_t>(role_), why, launch_.epoch, expected, seen};

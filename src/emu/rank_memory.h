@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "mkernel/queue.h"
+#include "protocol/mlx5_queue.h"
 #include "protocol/types.h"
 #include "sched/heap_layout.h"
 
@@ -20,6 +21,7 @@ struct RankMemory {
   uint64_t* own = nullptr;   // OwnLayout's words and the operations' counters
   mkCommand_t* ring = nullptr;
   uint64_t ringSlots = 0;
+  std::vector<protocol::Mlx5Queue> cardQueues;  // by node; empty: agents post to the ring
   uint64_t timeoutNs = 0;
 
   std::atomic_ref<uint64_t> ownWord(uint64_t word) const { return std::atomic_ref<uint64_t>(own[word]); }

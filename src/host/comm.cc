@@ -121,8 +121,10 @@ void Comm::query(mkCommInfo_t* info) const {
   info->platform = settings_.platform.c_str();
   info->transport = transportName_.c_str();
   if (proxy_ != nullptr) {
-    info->netBytesSent = proxy_->counters().payloadBytes.load();
-    info->netMessagesSent = proxy_->counters().payloadMessages.load();
+    info->netBytesSent =
+        proxy_->counters().payloadBytes.load() + memory_.ownWord(protocol::OwnLayout::cardBytes).load();
+    info->netMessagesSent =
+        proxy_->counters().payloadMessages.load() + memory_.ownWord(protocol::OwnLayout::cardMessages).load();
     info->netBatches = proxy_->counters().batches.load();
   }
 }
@@ -315,6 +317,15 @@ Comm::OwnError Comm::reportRecord(const char* name, uint32_t hash, const FailRec
       report.argumentHash = hash;
       report.missingHash = sched::enteredHash(record.seen);
       report.text = format("%s, epoch %llu: the arguments of rank %d and rank %d differ", name, epoch, rank_, missing);
+      break;
+    case FailRecord::message:
+      code = mkErrorTransport;
+      report.kind = FailureReport::protocol;
+      report.text = format(
+          "%s, epoch %llu: a message of %llu bytes; transport %s takes up to %llu: choose smaller chunks "
+          "(tune.chunkTiles)",
+          operation.name, epoch, static_cast<unsigned long long>(record.seen), transportName_.c_str(),
+          static_cast<unsigned long long>(record.expected));
       break;
     default:
       report.kind = FailureReport::protocol;

@@ -12,15 +12,10 @@ namespace mk {
 namespace {
 
 Heap::Part partOf(const sched::HeapLayout& layout, uint64_t workspace, uint32_t index) {
-  switch (index) {
-    case 0:
-      return {0, layout.controlBytes};
-    case 1:
-    case 2:
-      return {layout.flags(index - 1), sched::HeapLayout::bankFlagBytes(workspace)};
-    default:
-      return {layout.data(index - 3), sched::HeapLayout::bankDataBytes(workspace)};
-  }
+  const uint64_t offset = layout.partOffset(index);
+  if (index == 0) return {offset, layout.controlBytes};
+  return {offset,
+          index < 3 ? sched::HeapLayout::bankFlagBytes(workspace) : sched::HeapLayout::bankDataBytes(workspace)};
 }
 
 // What a rank tells the others of its heap.

@@ -31,7 +31,7 @@ class Heap {
   struct Part {
     uint64_t offset = 0, bytes = 0;
   };
-  static constexpr uint32_t kParts = 5;
+  static constexpr uint32_t kParts = sched::HeapLayout::kParts;
   Part part(uint32_t index) const;
   // What a transport is told of one.
   uint32_t memoryKind() const { return platform_.memoryKind(); }

@@ -97,8 +97,13 @@ void Proxy::start(std::function<void(int, const std::string&)> onFailure) {
 }
 
 int Proxy::unfinishedNode() const {
-  for (uint32_t n = 0; n < nodes_; ++n)
+  for (uint32_t n = 0; n < nodes_; ++n) {
     if (peers_[n].unfinished.load(std::memory_order_relaxed) != 0) return static_cast<int>(n);
+    if (!queues_.empty() && n != node_ &&
+        std::atomic_ref<uint64_t>(queueWord(n, protocol::Mlx5Queue::tail)).load(std::memory_order_relaxed) !=
+            std::atomic_ref<uint64_t>(queueWord(n, protocol::Mlx5Queue::retired)).load(std::memory_order_relaxed))
+      return static_cast<int>(n);
+  }
   return -1;
 }
 
@@ -303,6 +308,10 @@ bool Proxy::collectEvents() {
         break;
       case MK_EVENT_ARRIVED:
         arrived(e.peer, e.immediate);
+        break;
+      case MK_EVENT_RETIRED:
+        retired(e);
+        sent += e.immediate;
         break;
       case MK_EVENT_ERROR:
         // Which of several errors the reason is for does not matter: the first one is reported.

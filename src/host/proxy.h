@@ -17,6 +17,7 @@
 #include "host/platform.h"
 #include "host/transport.h"
 #include "mkernel/queue.h"
+#include "protocol/mlx5_queue.h"
 
 namespace mk {
 
@@ -42,6 +43,10 @@ class Proxy {
   std::vector<uint8_t> registerHeap();
   // keys: registerHeap() of the peer on that node.
   void importHeap(uint32_t node, const std::vector<uint8_t>& keys, int timeoutMs);
+
+  // The network cards' own queues, for agents to write; by node, empty: they post to the ring.  After importHeap of all nodes,
+  // while paused; from the first time on the transport's queues are theirs.
+  std::vector<protocol::Mlx5Queue> cardQueues();
 
   // onFailure(node or -1, text) is called once, on the proxy's thread.
   void start(std::function<void(int, const std::string&)> onFailure);
@@ -77,6 +82,9 @@ class Proxy {
   bool submit(uint64_t now);
   bool collectEvents();
   void arrived(int node, uint32_t immediate);
+  bool takeQueues();
+  void retired(const mkTransportEvent_t& event);
+  uint64_t& queueWord(size_t node, protocol::Mlx5Queue::Word word) const { return shared_.own[queues_[node].word(word)]; }
   bool translate(const mkCommand_t& command, uint32_t node, mkTransportWrite_t* write, std::string* why) const;
   void failed(int node, const std::string& text);
   std::string lastError() const;
@@ -91,6 +99,7 @@ class Proxy {
   void* local_[Heap::kParts] = {};
   Heap::Part parts_[Heap::kParts];
   std::vector<Peer> peers_;  // by node
+  std::vector<protocol::Mlx5Queue> queues_;  // by node; empty unless agents write them
 
   uint64_t taken_ = 0;  // commands read from the ring
   uint64_t completed_ = 0;

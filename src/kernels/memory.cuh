@@ -25,6 +25,13 @@ __device__ __forceinline__ void storeReleaseDevice(uint64_t* p, uint64_t v) {
 __device__ __forceinline__ void storeReleaseSystem(uint64_t* p, uint64_t v) {
   asm volatile("st.release.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
 }
+__device__ __forceinline__ void storeReleaseSystem(uint32_t* p, uint32_t v) {
+  asm volatile("st.release.sys.global.u32 [%0], %1;" ::"l"(p), "r"(v) : "memory");
+}
+// A register of another device: done once, as it stands, never merged with others.
+__device__ __forceinline__ void storeRegister(uint64_t* p, uint64_t v) {
+  asm volatile("st.mmio.relaxed.sys.global.u64 [%0], %1;" ::"l"(p), "l"(v) : "memory");
+}
 __device__ __forceinline__ uint64_t addRelaxed(uint64_t* p, uint64_t n) {
   uint64_t old;
   asm volatile("atom.relaxed.gpu.global.add.u64 %0, [%1], %2;" : "=l"(old) : "l"(p), "l"(n) : "memory");

@@ -104,6 +104,23 @@ class LanePlatform {
     storeReleaseSystem(w, c.header);
   }
 
+  __device__ __forceinline__ const protocol::Mlx5Queue* cardQueue(uint32_t node) const {
+    if constexpr (!kNetwork) return nullptr;
+    return memory_.cardQueues == nullptr ? nullptr : memory_.cardQueues + node;
+  }
+  __device__ __forceinline__ void storeEntry(uint64_t* entry, const uint64_t* words, uint32_t count) {
+    for (uint32_t i = 0; i < count; ++i) storeRelaxed(entry + i, words[i]);
+  }
+  __device__ __forceinline__ void storeRecord(uint32_t* record, uint32_t value) { storeReleaseSystem(record, value); }
+  __device__ __forceinline__ void storeDoorbell(uint64_t* doorbell, uint64_t value) {
+    fenceSystem();
+    storeRegister(doorbell, value);
+  }
+  template <class Work>
+  __device__ __forceinline__ void asOne(Work&& work) {
+    work(*this);
+  }
+
   // The first record of a launch stays; whoever finds its epoch in the word leaves.
   __device__ __forceinline__ void fail(protocol::FailRecord::Kind kind, const protocol::Why& why, uint64_t expected,
                                        uint64_t seen) {
@@ -205,6 +222,14 @@ class BlockPlatform {
   }
   __device__ __forceinline__ uint64_t ownLoad(uint64_t index) {
     return together([&] { return lane_.ownLoad(index); });
+  }
+  __device__ __forceinline__ const protocol::Mlx5Queue* cardQueue(uint32_t node) const { return lane_.cardQueue(node); }
+  template <class Work>
+  __device__ __forceinline__ void asOne(Work&& work) {
+    together([&] {
+      work(lane_);
+      return 0;
+    });
   }
   __device__ __forceinline__ void storeCommand(uint64_t slot, const mkCommand_t& c) {
     together([&] {

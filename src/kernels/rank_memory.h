@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "mkernel/queue.h"
+#include "protocol/mlx5_queue.h"
 #include "protocol/types.h"
 #include "sched/heap_layout.h"
 
@@ -27,6 +28,7 @@ struct RankMemory {
   uint64_t* host = nullptr;      // pinned host memory: HostWords; only needed with several nodes
   mkCommand_t* ring = nullptr;   // pinned host memory
   uint64_t ringSlots = 0;
+  const protocol::Mlx5Queue* cardQueues = nullptr;  // device memory, by node; null: agents post to the ring
   uint64_t timeoutNs = 0;                  // without progress, once all ranks have entered
   protocol::FailRecord* record = nullptr;  // pinned host memory; kind is written last
 };

@@ -10,6 +10,10 @@
 //   arrive    counts one arrival of `total`; true for the last, who has then acquired what the others released; resets to 0.
 //   ownAdd, ownLoad (acquire), ownReset: words of this rank's private memory.
 //   storeCommand  fills a slot of the ring, header last with release.
+//   cardQueue     the network card's own queue to a node, for agents to write; null: commands go to the ring.  For all nodes or none.
+//   storeEntry, storeRecord, storeDoorbell  an entry's words, which the next record publishes; a doorbell record, a doorbell: each
+//             after everything stored before by this agent, or acquired by it, in the order the card sees.
+//   asOne     calls a function once for the whole agent, with the platform of one thread.
 //   fail      records why; the first record of a launch stays.
 //   multiply ... storeOutToPeer: movement and arithmetic of tiles; their registers and shared memory are the platform's own.
 #pragma once
@@ -17,6 +21,7 @@
 #include <concepts>
 
 #include "mkernel/queue.h"
+#include "protocol/mlx5_queue.h"
 #include "protocol/tile_cursor.h"
 #include "protocol/types.h"
 #include "sched/roles.h"
@@ -42,6 +47,11 @@ concept Platform = requires(P p, const P q, Ref r, Why why, uint64_t v, uint64_t
   p.ownReset(v);
   { q.ringSlots() } -> std::convertible_to<uint64_t>;
   p.storeCommand(v, command);
+  { q.cardQueue(uint32_t{0}) } -> std::same_as<const Mlx5Queue*>;
+  p.storeEntry(seen, seen, uint32_t{0});
+  p.storeRecord(static_cast<uint32_t*>(nullptr), uint32_t{0});
+  p.storeDoorbell(seen, v);
+  p.asOne([](auto&) {});
   p.fail(FailRecord::timeout, why, v, v);
   p.setRole(sched::Role::control);
 };

@@ -79,6 +79,16 @@ MK_HD constexpr const char* stageName(Stage s) {
   return "?";
 }
 
+// A network transfer as an agent asks for it.
+struct Write {
+  uint32_t node = 0;               // rail peer
+  uint64_t sourceOffset = 0;       // in my heap
+  uint64_t destinationOffset = 0;  // in the peer's heap
+  uint64_t bytes = 0;
+  uint64_t slot = 0;
+  uint64_t epoch = 0;
+};
+
 // Whom a wait is for.
 struct Why {
   Stage stage = Stage::none;
@@ -89,7 +99,8 @@ struct Why {
 
 // Why an agent left early.
 struct FailRecord {
-  enum Kind : uint32_t { none, timeout, mismatch, protocolError, revoked, internal };
+  // message: longer (seen) than a card takes (expected).
+  enum Kind : uint32_t { none, timeout, mismatch, protocolError, revoked, internal, message };
   uint32_t kind = none;
   uint32_t role = 0;
   Why why;
@@ -106,10 +117,10 @@ struct OwnLayout {
     bankOpen,       // flag: this launch's bank may be written
     allEntered,     // flag: every rank of the communicator has entered this launch; deadlines hold from here on
     rolesDone,      // flag: all agents but control have finished
-    completions,    // monotone: network commands that have completed; written by the proxy
+    completions,    // monotone: network commands that have completed, of all queues; written by the proxy
     credits,        // monotone: slots of the ring the proxy has read; written by the proxy
     ringTaken,      // credits taken by agents
-    ringTail,       // slots handed out
+    ringTail,       // slots handed out; where agents write cards' queues, commands posted there
     ticket,
     claimCompute,
     claimReceive,
@@ -122,6 +133,8 @@ struct OwnLayout {
     lastProgress,   // clock of the newest sign of progress (GPU)
     blocksBegun,    // monotone: blocks of launches that have begun (GPU); the host sees by them whether any is running
     blocksLeft,     // monotone: those that have left
+    cardBytes,      // payload that agents have posted to cards' queues
+    cardMessages,
     countWords = 32
   };
   // Flags by which control lets others write to a peer: its heap and its window.

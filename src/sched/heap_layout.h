@@ -28,6 +28,15 @@ struct HeapLayout {
   MK_HD constexpr uint64_t flags(uint32_t bank) const { return controlBytes + bank * bankFlagBytes(maxWorkspace); }
   MK_HD constexpr uint64_t data(uint32_t bank) const { return flags(2) + bank * bankDataBytes(maxWorkspace); }
   MK_HD constexpr uint64_t totalBytes() const { return data(2); }
+
+  // The parts in the order of their addresses, each with memory of its own behind it.
+  static constexpr uint32_t kParts = 5;
+  MK_HD constexpr uint64_t partOffset(uint32_t part) const {
+    return part == 0 ? 0 : part < 3 ? flags(part - 1) : data(part - 3);
+  }
+  MK_HD constexpr uint32_t partOf(uint64_t offset) const {
+    return offset >= data(0) ? (offset >= data(1) ? 4 : 3) : offset >= flags(1) ? 2 : offset >= flags(0) ? 1 : 0;
+  }
 };
 
 // Slots by which an arriving network write is known; chunks follow the control slots.

@@ -186,6 +186,7 @@ VALUE(MK_MEMORY_KIND_CUDA, 2);
 VALUE(MK_EVENT_SENT, 1);
 VALUE(MK_EVENT_ARRIVED, 2);
 VALUE(MK_EVENT_ERROR, 3);
+VALUE(MK_EVENT_RETIRED, 4);
 
 STRUCT(mkTransportHost_t, 32, param);
 FIELD(mkTransportHost_t, structSize, 0, 4);
@@ -239,7 +240,7 @@ FIELD(mkTransportEvent_t, status, 8, 4);
 FIELD(mkTransportEvent_t, immediate, 12, 4);
 FIELD(mkTransportEvent_t, cookie, 16, 8);
 
-STRUCT(mkTransport_t, 152, queueDescriptor);
+STRUCT(mkTransport_t, 160, memoryDescriptor);
 FIELD(mkTransport_t, structSize, 0, 4);
 FIELD(mkTransport_t, abiMajor, 4, 4);
 FIELD(mkTransport_t, abiMinor, 8, 4);
@@ -261,6 +262,7 @@ FIELD(mkTransport_t, post, 120, 8);
 FIELD(mkTransport_t, poll, 128, 8);
 FIELD(mkTransport_t, close, 136, 8);
 FIELD(mkTransport_t, queueDescriptor, 144, 8);
+FIELD(mkTransport_t, memoryDescriptor, 152, 8);
 
 /* ---- mkernel/queue.h ---- */
 
@@ -277,3 +279,25 @@ FIELD(mkCommand_t, destination, 16, 8);
 FIELD(mkCommand_t, bytes, 24, 8);
 FIELD(mkCommand_t, slot, 32, 8);
 FIELD(mkCommand_t, epoch, 40, 8);
+
+VALUE(MK_QUEUE_KIND_MLX5, 1);
+VALUE(MK_QUEUE_MLX5_VERSION, 1);
+
+STRUCT(mkQueueDescriptor_t, 64, maxBytes);
+FIELD(mkQueueDescriptor_t, structSize, 0, 4);
+FIELD(mkQueueDescriptor_t, kind, 4, 4);
+FIELD(mkQueueDescriptor_t, version, 8, 4);
+FIELD(mkQueueDescriptor_t, number, 12, 4);
+FIELD(mkQueueDescriptor_t, entries, 16, 8);
+FIELD(mkQueueDescriptor_t, record, 24, 8);
+FIELD(mkQueueDescriptor_t, doorbell, 32, 8);
+FIELD(mkQueueDescriptor_t, entryCount, 40, 4);
+FIELD(mkQueueDescriptor_t, immediates, 44, 4);
+FIELD(mkQueueDescriptor_t, firstIndex, 48, 8);
+FIELD(mkQueueDescriptor_t, maxBytes, 56, 8);
+
+STRUCT(mkQueueMemory_t, 24, bytes);
+FIELD(mkQueueMemory_t, structSize, 0, 4);
+FIELD(mkQueueMemory_t, key, 4, 4);
+FIELD(mkQueueMemory_t, address, 8, 8);
+FIELD(mkQueueMemory_t, bytes, 16, 8);

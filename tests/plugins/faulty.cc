@@ -236,4 +236,5 @@ extern "C" __attribute__((visibility("default"))) const mkTransport_t mkTranspor
     poll,
     close,
     nullptr,
+    nullptr,
 };
