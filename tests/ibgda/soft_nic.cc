@@ -116,7 +116,12 @@ void SoftNic::complain(const PairState& p, const char* fmt, ...) {
   va_start(list, fmt);
   std::vsnprintf(text, sizeof(text), fmt, list);
   va_end(list);
-  if (complaints_.size() < 100) complaints_.push_back("pair " + std::to_string(p.number) + ": " + text);
+  complain("pair " + std::to_string(p.number) + ": " + text);
+}
+
+void SoftNic::complain(const std::string& text) {
+  if (complaints_.size() < 100) complaints_.push_back(text);
+  if (heard_) heard_(text);
 }
 
 void SoftNic::loop() {
@@ -341,7 +346,7 @@ void SoftNic::putCqe(uint32_t handle, uint64_t (&words)[8]) {
   Completions& c = found->second;
   const uint32_t consumed = be32(std::atomic_ref<const uint32_t>(*c.record).load(std::memory_order_acquire));
   if ((static_cast<uint32_t>(c.produced - consumed) & 0xffffff) >= c.count) {
-    complaints_.push_back("completion queue " + std::to_string(handle) + " overruns");
+    complain("completion queue " + std::to_string(handle) + " overruns");
     return;
   }
   uint64_t* const cqe = c.cqes + c.produced % c.count * 8;

@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -47,6 +48,9 @@ class SoftNic {
 
   uint32_t addMemory(void* address, uint64_t bytes, bool remoteWrite, uint32_t domain = 0);
   bool removeMemory(uint32_t key);
+
+  // Called for each complaint, on the card's thread.  Before any queue exists.
+  void onComplaint(std::function<void(const std::string&)> heard) { heard_ = std::move(heard); }
 
   // A card that does nothing, and goes on where it was.
   void pause(bool paused) { paused_.store(paused); }
@@ -98,6 +102,7 @@ class SoftNic {
   void arrive(PairState& receiver, const Entry& e, uint64_t bytes);
   void putCqe(uint32_t handle, uint64_t (&words)[8]);
   const Memory* find(uint32_t key, uint64_t address, uint64_t bytes, uint32_t domain) const;
+  void complain(const std::string& text);
   [[gnu::format(printf, 3, 4)]] void complain(const PairState& p, const char* fmt, ...);
 
   const Idle idle_;
@@ -108,6 +113,7 @@ class SoftNic {
   uint32_t nextCompletions_ = 1, nextPair_ = 0x11, nextKey_ = 1;
   Counters counters_;
   std::vector<std::string> complaints_;
+  std::function<void(const std::string&)> heard_;
   std::atomic<bool> paused_{false}, stop_{false};
   std::thread thread_;
 };

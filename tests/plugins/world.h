@@ -26,6 +26,8 @@ struct Setup {
   // In every rank's thread before anything else, if there is one.
   void (*prepare)(int rank) = nullptr;
   int devices = 1;  // rank i opens device i modulo this
+  // Whether importing a key tells that its registration has ended; else the card tells, at the first write.
+  bool knowsEndedKeys = true;
 };
 
 class Exchange {

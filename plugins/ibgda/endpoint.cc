@@ -1,0 +1,252 @@
+// See endpoint.h.
+#include "endpoint.h"
+
+#include <sys/random.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "failure.h"
+
+namespace mk::ibgda {
+namespace {
+
+constexpr uint32_t kMagic = 0x6d6b4744;  // "mkGD"
+constexpr uint32_t kWireVersion = 1;
+constexpr uint32_t kPollsPerLook = 64;  // at the device's events
+
+// How a peer names registered memory.
+struct Key {
+  uint32_t magic, key;
+  uint64_t endpoint, address, bytes;
+};
+static_assert(sizeof(Key) <= MK_TRANSPORT_KEY_BYTES);
+
+bool inside(uint64_t offset, uint64_t bytes, uint64_t whole) { return offset <= whole && bytes <= whole - offset; }
+
+}  // namespace
+
+Endpoint::Endpoint(const Device& device, const Settings& settings) : device_(device, settings) {
+  address_.magic = kMagic;
+  address_.version = kWireVersion;
+  if (getrandom(&address_.id, sizeof(address_.id), 0) != sizeof(address_.id)) failErrno(errno, "getrandom");
+  address_.port = device_.address;
+  address_.count = settings.peers;
+  for (uint32_t i = 0; i < settings.peers; ++i) {
+    connections_.push_back(std::make_unique<Connection>(device_, settings.entries));
+    address_.numbers[i] = connections_.back()->number();
+  }
+}
+
+void Endpoint::connect(int count, int self, const uint8_t* addresses) {
+  if (connected_) fail(mkErrorInvalidUsage, "connect: this endpoint is connected already");
+  if (count < 1 || self < 0 || self >= count)
+    fail(mkErrorInvalidArgument, "self %d of count %d: must be from 0 to count - 1", self, count);
+  if (addresses == nullptr) fail(mkErrorInvalidArgument, "addresses is NULL");
+  if (static_cast<uint32_t>(count) > address_.count)
+    fail(mkErrorNotSupported, "%d peers; MKERNEL_IBGDA_PEERS=%u is the limit, and %u the highest", count, address_.count,
+         kMostPeers);
+  ids_.resize(static_cast<size_t>(count));
+  for (int i = 0; i < count; ++i) {
+    if (i == self) continue;
+    Address peer;
+    std::memcpy(&peer, addresses + size_t{MK_TRANSPORT_ADDRESS_BYTES} * static_cast<size_t>(i), sizeof(peer));
+    const std::string name = "peer " + std::to_string(i);
+    if (peer.magic != kMagic || peer.version != kWireVersion)
+      fail(mkErrorInvalidArgument, "the address of %s is not one of this version of the ibgda transport", name.c_str());
+    if (static_cast<uint32_t>(count) > peer.count || peer.count > kMostPeers)
+      fail(mkErrorNotSupported, "%d peers, but %s has MKERNEL_IBGDA_PEERS=%u", count, name.c_str(), peer.count);
+    if (peer.port.ethernet != device_.address.ethernet)
+      fail(mkErrorTransport, "%s is on %s, %s on %s", device_.info.name().c_str(),
+           device_.address.ethernet != 0 ? "Ethernet" : "InfiniBand", name.c_str(),
+           peer.port.ethernet != 0 ? "Ethernet" : "InfiniBand");
+    connections_[static_cast<size_t>(i)]->connect(device_, peer.port, peer.numbers[self], name);
+    ids_[static_cast<size_t>(i)] = peer.id;
+  }
+  connections_.resize(static_cast<size_t>(count));
+  connections_[static_cast<size_t>(self)].reset();
+  self_ = self;
+  connected_ = true;
+}
+
+Connection& Endpoint::connectionTo(int peer) const {
+  if (!connected_) fail(mkErrorInvalidUsage, "this endpoint is not connected");
+  if (peer < 0 || static_cast<size_t>(peer) >= connections_.size() || peer == self_)
+    fail(mkErrorInvalidArgument, "peer %d: must be from 0 to %zu, and not %d, which is this endpoint", peer,
+         connections_.size() - 1, self_);
+  return *connections_[static_cast<size_t>(peer)];
+}
+
+void* Endpoint::registerMemory(const mkTransportMemory_t& memory, uint8_t* key) {
+  if (!connected_) fail(mkErrorInvalidUsage, "registerMemory: this endpoint is not connected");
+  if (memory.structSize < sizeof(memory))
+    fail(mkErrorVersion, "structSize %u: at least %zu is needed", memory.structSize, sizeof(memory));
+  if (memory.address == nullptr || memory.bytes == 0)
+    fail(mkErrorInvalidArgument, "address %p, %llu bytes: memory must have both", memory.address,
+         static_cast<unsigned long long>(memory.bytes));
+  if (memory.kind != MK_MEMORY_KIND_HOST && memory.kind != MK_MEMORY_KIND_CUDA)
+    fail(mkErrorInvalidArgument, "kind %u: legal are %u (host) and %u (CUDA)", memory.kind, MK_MEMORY_KIND_HOST,
+         MK_MEMORY_KIND_CUDA);
+  // Never with relaxed ordering: flags lie in the same memory as what they announce.
+  constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+  auto made = std::make_unique<LocalMemory>();
+  made->address = static_cast<char*>(memory.address);
+  made->bytes = memory.bytes;
+  const char* how = "as memory of this process";
+  // Of a GPU: by DMA-BUF, else by its address, which a peer-memory module of the kernel may know.
+  if (memory.kind == MK_MEMORY_KIND_CUDA && memory.fd >= 0) {
+    made->region.reset(ibv_reg_dmabuf_mr(device_.domain.get(), memory.fdOffset, memory.bytes,
+                                         reinterpret_cast<uint64_t>(memory.address), memory.fd, kAccess));
+    how = "by DMA-BUF";
+  }
+  if (made->region == nullptr) made->region.reset(ibv_reg_mr(device_.domain.get(), memory.address, memory.bytes, kAccess));
+  if (made->region == nullptr)
+    failErrno(errno, format("%s cannot register %llu bytes %s", device_.info.name().c_str(),
+                            static_cast<unsigned long long>(memory.bytes), how));
+  const Key bytes{kMagic, made->region->rkey, address_.id, reinterpret_cast<uint64_t>(made->address), made->bytes};
+  std::memset(key, 0, MK_TRANSPORT_KEY_BYTES);
+  std::memcpy(key, &bytes, sizeof(bytes));
+  LocalMemory* const handle = made.get();
+  registrations_.emplace(handle, std::move(made));
+  return handle;
+}
+
+void Endpoint::deregisterMemory(void* handle) {
+  if (registrations_.erase(handle) == 0)
+    fail(mkErrorInvalidArgument, "handle %p is not a registration of this endpoint", handle);
+}
+
+void* Endpoint::importMemory(int peer, const uint8_t* keyBytes) {
+  connectionTo(peer);
+  Key key;
+  std::memcpy(&key, keyBytes, sizeof(key));
+  if (key.magic != kMagic) fail(mkErrorInvalidArgument, "the key is not one of the ibgda transport");
+  if (key.endpoint != ids_[static_cast<size_t>(peer)])
+    fail(mkErrorInvalidArgument, "the key is not one of peer %d", peer);
+  auto made = std::make_unique<RemoteMemory>(RemoteMemory{peer, key.key, key.address, key.bytes});
+  RemoteMemory* const handle = made.get();
+  imports_.emplace(handle, std::move(made));
+  return handle;
+}
+
+void Endpoint::releaseMemory(void* remote) {
+  if (imports_.erase(remote) == 0) fail(mkErrorInvalidArgument, "remote %p is not an import of this endpoint", remote);
+}
+
+const RemoteMemory& Endpoint::remoteOf(int peer, const void* remote, const char* what) const {
+  const auto found = imports_.find(remote);
+  if (found == imports_.end()) fail(mkErrorInvalidArgument, "%s %p is not an import of this endpoint", what, remote);
+  if (found->second->peer != peer)
+    fail(mkErrorInvalidArgument, "%s belongs to peer %d, the write goes to peer %d", what, found->second->peer, peer);
+  return *found->second;
+}
+
+void Endpoint::check(int peer, const mkTransportWrite_t& w) const {
+  if (w.bytes != 0) {
+    const auto local = registrations_.find(w.localMemory);
+    if (local == registrations_.end())
+      fail(mkErrorInvalidArgument, "localMemory %p is not a registration of this endpoint", w.localMemory);
+    const uint64_t from = reinterpret_cast<uint64_t>(w.source) - reinterpret_cast<uint64_t>(local->second->address);
+    if (!inside(from, w.bytes, local->second->bytes))
+      fail(mkErrorInvalidArgument, "source %p and %llu bytes: outside the registration of %llu bytes at %p", w.source,
+           static_cast<unsigned long long>(w.bytes), static_cast<unsigned long long>(local->second->bytes),
+           static_cast<void*>(local->second->address));
+    const RemoteMemory& to = remoteOf(peer, w.remoteMemory, "remoteMemory");
+    if (!inside(w.remoteOffset, w.bytes, to.bytes))
+      fail(mkErrorInvalidArgument, "remoteOffset %llu and %llu bytes: outside the peer's registration of %llu bytes",
+           static_cast<unsigned long long>(w.remoteOffset), static_cast<unsigned long long>(w.bytes),
+           static_cast<unsigned long long>(to.bytes));
+    if (w.bytes > kMaxBytes)
+      fail(mkErrorInvalidArgument, "a write of %llu bytes; legal are up to %llu",
+           static_cast<unsigned long long>(w.bytes), static_cast<unsigned long long>(kMaxBytes));
+  }
+  const RemoteMemory& flag = remoteOf(peer, w.flagMemory, "flagMemory");
+  if (w.flagOffset % 8 != 0 || !inside(w.flagOffset, 8, flag.bytes))
+    fail(mkErrorInvalidArgument, "flagOffset %llu: must be a multiple of 8 inside the peer's registration of %llu bytes",
+         static_cast<unsigned long long>(w.flagOffset), static_cast<unsigned long long>(flag.bytes));
+}
+
+int Endpoint::post(int peer, const mkTransportWrite_t* writes, int count) {
+  Connection& connection = connectionTo(peer);
+  if (count < 0) fail(mkErrorInvalidArgument, "count %d: must not be negative", count);
+  if (writes == nullptr && count > 0) fail(mkErrorInvalidArgument, "writes is NULL");
+  if (connection.handedOut())
+    fail(mkErrorInvalidUsage, "the queue to peer %d has been handed out: agents write it themselves", peer);
+  count = std::min(count, static_cast<int>(kMaxBatch));
+  for (int i = 0; i < count; ++i) check(peer, writes[i]);
+  return connection.post(peer, writes, count, events_);
+}
+
+// What the device says of itself and of connections.
+void Endpoint::hearDevice() {
+  ibv_async_event event;
+  while (ibv_get_async_event(device_.context.get(), &event) == 0) {
+    const std::string text =
+        format("%s: %s", device_.info.name().c_str(), ibv_event_type_str(event.event_type));
+    switch (event.event_type) {
+      case IBV_EVENT_QP_FATAL:
+      case IBV_EVENT_QP_REQ_ERR:
+      case IBV_EVENT_QP_ACCESS_ERR:
+        for (size_t i = 0; i < connections_.size(); ++i)
+          if (connections_[i] != nullptr && connections_[i]->number() == event.element.qp->qp_num)
+            connections_[i]->breakOff(static_cast<int>(i), text, events_);
+        break;
+      case IBV_EVENT_PORT_ERR:
+        if (event.element.port_num != device_.info.port) break;
+        [[fallthrough]];
+      case IBV_EVENT_CQ_ERR:
+      case IBV_EVENT_DEVICE_FATAL:
+        deviceReason_ = text;
+        for (size_t i = 0; i < connections_.size(); ++i)
+          if (connections_[i] != nullptr) connections_[i]->breakOff(static_cast<int>(i), text, events_);
+        events_.push_back({MK_EVENT_ERROR, -1, mkErrorTransport, 0, 0});
+        break;
+      default:
+        MK_IBGDA_INFO("%s", text.c_str());
+    }
+    ibv_ack_async_event(&event);
+  }
+}
+
+int Endpoint::poll(mkTransportEvent_t* events, int capacity) {
+  if (capacity < 0) fail(mkErrorInvalidArgument, "capacity %d: must not be negative", capacity);
+  if (events == nullptr && capacity > 0) fail(mkErrorInvalidArgument, "events is NULL");
+  if (polls_++ % kPollsPerLook == 0) hearDevice();
+  for (size_t i = 0; connected_ && i < connections_.size(); ++i)
+    if (connections_[i] != nullptr) connections_[i]->poll(static_cast<int>(i), events_);
+  int count = 0;
+  for (; count < capacity && !events_.empty(); ++count) {
+    events[count] = events_.front();
+    events_.pop_front();
+    if (events[count].kind == MK_EVENT_ERROR)
+      setLastError(events[count].peer < 0 ? deviceReason_ : connectionTo(events[count].peer).reason());
+  }
+  return count;
+}
+
+mkQueueDescriptor_t Endpoint::handOut(int peer) { return connectionTo(peer).handOut(); }
+
+mkQueueMemory_t Endpoint::describe(void* local, void* remote) const {
+  mkQueueMemory_t m = {};
+  m.structSize = sizeof(m);
+  if ((local == nullptr) == (remote == nullptr))
+    fail(mkErrorInvalidArgument, "local %p, remote %p: exactly one must be given", local, remote);
+  if (local != nullptr) {
+    const auto found = registrations_.find(local);
+    if (found == registrations_.end())
+      fail(mkErrorInvalidArgument, "local %p is not a registration of this endpoint", local);
+    m.key = found->second->region->lkey;
+    m.address = reinterpret_cast<uint64_t>(found->second->address);
+    m.bytes = found->second->bytes;
+  } else {
+    const auto found = imports_.find(remote);
+    if (found == imports_.end()) fail(mkErrorInvalidArgument, "remote %p is not an import of this endpoint", remote);
+    m.key = found->second->key;
+    m.address = found->second->address;
+    m.bytes = found->second->bytes;
+  }
+  return m;
+}
+
+}  // namespace mk::ibgda

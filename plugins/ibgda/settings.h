@@ -1,0 +1,24 @@
+// The parameters of the plugin, read once when it is initialised and checked there.
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+#include "mkernel/transport.h"
+
+namespace mk::ibgda {
+
+constexpr uint32_t kMostPeers = 48;  // as many queue pair numbers as an address has room for
+
+struct Settings {
+  std::string hca;          // MKERNEL_IB_HCA
+  int gidIndex = -1;        // MKERNEL_IB_GID_INDEX; -1: chosen, see device.h
+  uint32_t peers = 16;      // MKERNEL_IBGDA_PEERS: queue pairs made before it is known who connects
+  uint32_t entries = 1024;  // MKERNEL_IBGDA_ENTRIES: basic blocks of a queue
+};
+
+// Values that the host does not know keep the defaults above.  Throws Failure naming the parameter, its value and what is
+// legal.
+Settings readSettings(const mkTransportHost_t& host);
+
+}  // namespace mk::ibgda

@@ -1,0 +1,25 @@
+// Owners of verbs objects: each is destroyed once, with its holder.
+#pragma once
+
+#include <infiniband/mlx5dv.h>
+#include <infiniband/verbs.h>
+
+#include <memory>
+
+namespace mk::ibgda {
+
+template <auto Destroy>
+struct Destroyer {
+  template <typename T>
+  void operator()(T* object) const {
+    Destroy(object);
+  }
+};
+
+using ContextPtr = std::unique_ptr<ibv_context, Destroyer<ibv_close_device>>;
+using DomainPtr = std::unique_ptr<ibv_pd, Destroyer<ibv_dealloc_pd>>;
+using QueuePtr = std::unique_ptr<ibv_cq, Destroyer<ibv_destroy_cq>>;
+using PairPtr = std::unique_ptr<ibv_qp, Destroyer<ibv_destroy_qp>>;
+using MemoryPtr = std::unique_ptr<ibv_mr, Destroyer<ibv_dereg_mr>>;
+
+}  // namespace mk::ibgda
