@@ -19,7 +19,8 @@ struct Block {
   mlx5_wqe_data_seg data;
 };
 static_assert(sizeof(Block) == Mlx5Entry::kWords * 8 && Mlx5Queue::kBlockBytes == MLX5_SEND_WQE_BB);
-static_assert(Mlx5Entry::write == MLX5_OPCODE_RDMA_WRITE && Mlx5Entry::writeImmediate == MLX5_OPCODE_RDMA_WRITE_IMM);
+static_assert(uint32_t{Mlx5Entry::write} == uint32_t{MLX5_OPCODE_RDMA_WRITE});
+static_assert(uint32_t{Mlx5Entry::writeImmediate} == uint32_t{MLX5_OPCODE_RDMA_WRITE_IMM});
 static_assert(Mlx5Entry::kUpdateCompletions == MLX5_WQE_CTRL_CQ_UPDATE && Mlx5Entry::kInline == MLX5_INLINE_SEG);
 
 }  // namespace
