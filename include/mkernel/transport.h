@@ -94,8 +94,9 @@ typedef struct {
 #define MK_EVENT_SENT 1u    /* the write with `cookie` has completed locally; status tells how */
 #define MK_EVENT_ARRIVED 2u /* completion contract: `immediate` from `peer` */
 #define MK_EVENT_ERROR 3u   /* `peer` (or the device, peer -1) has failed; no write will succeed any more */
-#define MK_EVENT_RETIRED 4u /* of the queue handed out for `peer`: `immediate` more entries that ask for a completion have
-                             * completed, and room is again up to entry `cookie` (since 1.1) */
+/* Since 1.1.  Of the queue handed out for `peer`: `immediate` more entries that ask for a completion have completed, and room
+ * is again up to entry `cookie`. */
+#define MK_EVENT_RETIRED 4u
 typedef struct {
   uint32_t kind;  /* MK_EVENT_... */
   int32_t peer;   /* index given to connect */

@@ -13,8 +13,8 @@
 namespace mk::ibgda {
 namespace {
 
-constexpr uint32_t kInlineBytes = 8;      // a flag
-constexpr uint32_t kFirstPacket = 0;      // sequence number
+constexpr uint32_t kInlineBytes = 8;            // a flag
+constexpr uint32_t kFirstPacket = 0;            // sequence number
 constexpr uint8_t kTimeout = 16, kRetries = 7;  // 4.096 us * 2^16 each
 
 const char* syndromeText(uint8_t syndrome) {
@@ -76,7 +76,8 @@ Connection::Connection(const OpenDevice& device, uint32_t entries) {
   direct.comp_mask = MLX5DV_QP_INIT_ATTR_MASK_QP_CREATE_FLAGS;
   direct.create_flags = MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE;
   pair_.reset(mlx5dv_create_qp(context, &attributes, &direct));
-  if (pair_ == nullptr) failErrno(errno, format("%s: no queue pair of %u entries", device.info.name().c_str(), entries));
+  if (pair_ == nullptr)
+    failErrno(errno, format("%s: no queue pair of %u entries", device.info.name().c_str(), entries));
 
   mlx5dv_qp pair = {};
   mlx5dv_cq queue = {};
@@ -90,7 +91,8 @@ Connection::Connection(const OpenDevice& device, uint32_t entries) {
   // The card counts in basic blocks; the driver may have made more of them than entries were asked for.
   if (pair.sq.stride != MLX5_SEND_WQE_BB || pair.sq.wqe_cnt < 4 || pair.sq.wqe_cnt > 4096 ||
       (pair.sq.wqe_cnt & (pair.sq.wqe_cnt - 1)) != 0)
-    fail(mkErrorTransport, "%s: a queue of %u blocks of %u bytes; legal are 4 to 4096 of 64: lower MKERNEL_IBGDA_ENTRIES",
+    fail(mkErrorTransport,
+         "%s: a queue of %u blocks of %u bytes; legal are 4 to 4096 of 64: lower MKERNEL_IBGDA_ENTRIES",
          device.info.name().c_str(), pair.sq.wqe_cnt, pair.sq.stride);
   if ((queue.cqe_size != 64 && queue.cqe_size != 128) || queue.cqe_cnt < pair.sq.wqe_cnt)
     fail(mkErrorTransport, "%s: completions of %u bytes in a queue of %u; legal are 64 and 128, and %u or more",
@@ -110,7 +112,8 @@ void Connection::connect(const OpenDevice& device, const PortAddress& peer, uint
                          const std::string& peerName) {
   const auto modify = [&](ibv_qp_attr& attributes, int mask, const char* state) {
     if (const int r = ibv_modify_qp(pair_.get(), &attributes, mask); r != 0)
-      failErrno(r, format("%s to %s: the queue pair cannot be made %s", device.info.name().c_str(), peerName.c_str(), state));
+      failErrno(
+          r, format("%s to %s: the queue pair cannot be made %s", device.info.name().c_str(), peerName.c_str(), state));
   };
   ibv_qp_attr a = {};
   a.qp_state = IBV_QPS_INIT;
@@ -212,11 +215,14 @@ bool Connection::consume(int peer, std::deque<mkTransportEvent_t>& events) {
   if (opcode == MLX5_CQE_INVALID || mlx5dv_get_cqe_owner(&cqe) != (consumed_ / cqeCount_ & 1)) return false;
   const uint8_t syndrome = reinterpret_cast<const mlx5_err_cqe*>(at)->syndrome;
   ++consumed_;
-  std::atomic_ref<__be32>(*cqRecord_).store(htobe32(static_cast<uint32_t>(consumed_ & 0xffffff)), std::memory_order_release);
+  std::atomic_ref<__be32>(*cqRecord_)
+      .store(htobe32(static_cast<uint32_t>(consumed_ & 0xffffff)), std::memory_order_release);
   if (broken_) return true;
   if (opcode != MLX5_CQE_REQ) {
-    breakOff(peer, format("the connection to peer %d has failed: %s (syndrome 0x%02x)", peer, syndromeText(syndrome), syndrome),
-             events);
+    breakOff(
+        peer,
+        format("the connection to peer %d has failed: %s (syndrome 0x%02x)", peer, syndromeText(syndrome), syndrome),
+        events);
     return true;
   }
   // Sixteen bits of the entry's index; no more than a queue's length have been under way.
@@ -249,7 +255,8 @@ void Connection::breakOff(int peer, const std::string& reason, std::deque<mkTran
 
 mkQueueDescriptor_t Connection::handOut() {
   if (!cookies_.empty())
-    fail(mkErrorInvalidUsage, "%zu writes are under way: the queue is handed out only when they have completed", cookies_.size());
+    fail(mkErrorInvalidUsage, "%zu writes are under way: the queue is handed out only when they have completed",
+         cookies_.size());
   handedOut_ = true;
   mkQueueDescriptor_t d = {};
   d.structSize = sizeof(d);

@@ -41,11 +41,12 @@ uint64_t bandwidth(const ibv_port_attr& port) {
     uint8_t code;
     double gigabits;  // of one lane, data
   } kSpeeds[] = {{1, 2}, {2, 4}, {4, 8}, {8, 10}, {16, 14}, {32, 25}, {64, 50}, {128, 100}};
-  const uint32_t lanes = port.active_width == 1   ? 1
-                         : port.active_width == 2 ? 4
-                         : port.active_width == 4 ? 8
-                         : port.active_width == 8 ? 12
-                                                  : port.active_width == 16 ? 2 : 0;
+  const uint32_t lanes = port.active_width == 1    ? 1
+                         : port.active_width == 2  ? 4
+                         : port.active_width == 4  ? 8
+                         : port.active_width == 8  ? 12
+                         : port.active_width == 16 ? 2
+                                                   : 0;
   for (const auto& speed : kSpeeds)
     if (speed.code == port.active_speed) return static_cast<uint64_t>(speed.gigabits * lanes * 1e9 / 8);
   return 0;

@@ -45,8 +45,8 @@ void Endpoint::connect(int count, int self, const uint8_t* addresses) {
     fail(mkErrorInvalidArgument, "self %d of count %d: must be from 0 to count - 1", self, count);
   if (addresses == nullptr) fail(mkErrorInvalidArgument, "addresses is NULL");
   if (static_cast<uint32_t>(count) > address_.count)
-    fail(mkErrorNotSupported, "%d peers; MKERNEL_IBGDA_PEERS=%u is the limit, and %u the highest", count, address_.count,
-         kMostPeers);
+    fail(mkErrorNotSupported, "%d peers; MKERNEL_IBGDA_PEERS=%u is the limit, and %u the highest", count,
+         address_.count, kMostPeers);
   ids_.resize(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     if (i == self) continue;
@@ -100,7 +100,8 @@ void* Endpoint::registerMemory(const mkTransportMemory_t& memory, uint8_t* key) 
                                          reinterpret_cast<uint64_t>(memory.address), memory.fd, kAccess));
     how = "by DMA-BUF";
   }
-  if (made->region == nullptr) made->region.reset(ibv_reg_mr(device_.domain.get(), memory.address, memory.bytes, kAccess));
+  if (made->region == nullptr)
+    made->region.reset(ibv_reg_mr(device_.domain.get(), memory.address, memory.bytes, kAccess));
   if (made->region == nullptr)
     failErrno(errno, format("%s cannot register %llu bytes %s", device_.info.name().c_str(),
                             static_cast<unsigned long long>(memory.bytes), how));
@@ -163,7 +164,8 @@ void Endpoint::check(int peer, const mkTransportWrite_t& w) const {
   }
   const RemoteMemory& flag = remoteOf(peer, w.flagMemory, "flagMemory");
   if (w.flagOffset % 8 != 0 || !inside(w.flagOffset, 8, flag.bytes))
-    fail(mkErrorInvalidArgument, "flagOffset %llu: must be a multiple of 8 inside the peer's registration of %llu bytes",
+    fail(mkErrorInvalidArgument,
+         "flagOffset %llu: must be a multiple of 8 inside the peer's registration of %llu bytes",
          static_cast<unsigned long long>(w.flagOffset), static_cast<unsigned long long>(flag.bytes));
 }
 
@@ -182,8 +184,7 @@ int Endpoint::post(int peer, const mkTransportWrite_t* writes, int count) {
 void Endpoint::hearDevice() {
   ibv_async_event event;
   while (ibv_get_async_event(device_.context.get(), &event) == 0) {
-    const std::string text =
-        format("%s: %s", device_.info.name().c_str(), ibv_event_type_str(event.event_type));
+    const std::string text = format("%s: %s", device_.info.name().c_str(), ibv_event_type_str(event.event_type));
     switch (event.event_type) {
       case IBV_EVENT_QP_FATAL:
       case IBV_EVENT_QP_REQ_ERR:

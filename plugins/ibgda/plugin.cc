@@ -172,7 +172,8 @@ int queueDescriptor(void* endpoint, int peer, void* descriptor, size_t bytes) {
     auto& asked = required(static_cast<mkQueueDescriptor_t*>(descriptor), "descriptor");
     if (bytes < sizeof(asked) || asked.structSize < sizeof(asked) || asked.kind != MK_QUEUE_KIND_MLX5 ||
         asked.version != MK_QUEUE_MLX5_VERSION)
-      fail(mkErrorVersion, "a queue of kind %u, version %u in %zu bytes was asked for; this one is of kind %u, version %u, in %zu",
+      fail(mkErrorVersion,
+           "a queue of kind %u, version %u in %zu bytes was asked for; this one is of kind %u, version %u, in %zu",
            asked.kind, asked.version, bytes, MK_QUEUE_KIND_MLX5, MK_QUEUE_MLX5_VERSION, sizeof(asked));
     give(&asked, endpointOf(endpoint).handOut(peer));
   });

@@ -121,10 +121,8 @@ void Comm::query(mkCommInfo_t* info) const {
   info->platform = settings_.platform.c_str();
   info->transport = transportName_.c_str();
   if (proxy_ != nullptr) {
-    info->netBytesSent =
-        proxy_->counters().payloadBytes.load() + memory_.ownWord(protocol::OwnLayout::cardBytes).load();
-    info->netMessagesSent =
-        proxy_->counters().payloadMessages.load() + memory_.ownWord(protocol::OwnLayout::cardMessages).load();
+    info->netBytesSent = proxy_->counters().payloadBytes.load() + platform_->word(OwnLayout::cardBytes);
+    info->netMessagesSent = proxy_->counters().payloadMessages.load() + platform_->word(OwnLayout::cardMessages);
     info->netBatches = proxy_->counters().batches.load();
   }
 }
@@ -324,7 +322,7 @@ Comm::OwnError Comm::reportRecord(const char* name, uint32_t hash, const FailRec
       report.text = format(
           "%s, epoch %llu: a message of %llu bytes; transport %s takes up to %llu: choose smaller chunks "
           "(tune.chunkTiles)",
-          operation.name, epoch, static_cast<unsigned long long>(record.seen), transportName_.c_str(),
+          name, epoch, static_cast<unsigned long long>(record.seen), transportName_.c_str(),
           static_cast<unsigned long long>(record.expected));
       break;
     default:

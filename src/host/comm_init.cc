@@ -8,7 +8,6 @@
 #include "host/comm.h"
 #include "host/fd_exchange.h"
 #include "host/log.h"
-#include "host/params.h"
 
 namespace mk {
 
@@ -25,12 +24,6 @@ T valueOf(const std::vector<uint8_t>& bytes, int rank) {
     fail(mkErrorInternal, "rank %d sent %zu bytes where %zu were due", rank, bytes.size(), sizeof(T));
   std::memcpy(&value, bytes.data(), sizeof(T));
   return value;
-}
-
-// In the rank's private memory, behind the operations' counters.
-constexpr uint64_t kWordsOfQueue = protocol::Mlx5Queue::countWords(protocol::Mlx5Queue::kMaxEntries);
-uint64_t queueWords(const sched::Place& place) {
-  return protocol::OwnLayout::firstCounter(place.locals, place.nodes) + sched::kMaxSlots;
 }
 
 }  // namespace
@@ -193,7 +186,7 @@ void Comm::growTo(uint64_t workspace) {
                 n, all[static_cast<size_t>(rankAt(static_cast<int32_t>(n), static_cast<int32_t>(place.local)))],
                 settings_.initTimeoutMs);
         }
-        memory_.cardQueues = proxy_->cardQueues();
+        proxy_->openCards();
       });
     } catch (const Error& e) {
       // Registrations have been dropped for new ones that not everybody has: all ranks are here, and none can go on.

@@ -60,6 +60,12 @@ struct Claim {
   uint64_t segment, offset, segmentBytes;
 };
 
+// Where in a rank's private memory the words of the queue to a node begin: behind the operations' counters.
+uint64_t queueWords(const sched::Place& place, uint64_t node) {
+  return OwnLayout::firstCounter(place.locals, place.nodes) + sched::kMaxSlots +
+         node * protocol::Mlx5Queue::countWords(protocol::Mlx5Queue::kMaxEntries);
+}
+
 emu::Type engineType(uint32_t dtype) {
   return dtype == mkFloat32 ? emu::Type::f32 : dtype == mkFloat16 ? emu::Type::f16 : emu::Type::bf16;
 }
@@ -106,7 +112,7 @@ WindowMapping CpuPlatform::importWindow(const std::vector<uint8_t>& bytes, std::
 }
 
 void CpuPlatform::setUp(int rank, const sched::Place& place, const Heap& heap, const Settings& settings) {
-  const uint64_t words = OwnLayout::firstCounter(place.locals, place.nodes) + sched::kMaxSlots;
+  const uint64_t words = queueWords(place, place.nodes > 1 ? place.nodes : 0);
   own_.reset(static_cast<uint64_t*>(std::calloc(words, sizeof(uint64_t))));
   if (own_ == nullptr) throw std::bad_alloc();
   own_.get()[OwnLayout::epoch] = settings.epochStart;
@@ -134,6 +140,20 @@ ProxyShared CpuPlatform::proxyShared() {
   shared.completions = own_.get() + OwnLayout::completions;
   shared.enteredNewest = own_.get() + OwnLayout::enteredNewest;
   return shared;
+}
+
+void CpuPlatform::setCards(const std::vector<protocol::Mlx5Queue>& queues) {
+  const bool first = memory_.cardQueues.empty();
+  memory_.cardQueues = queues;
+  for (uint32_t n = 0; n < queues.size(); ++n) {
+    protocol::Mlx5Queue& q = memory_.cardQueues[n];
+    q.firstWord = queueWords(memory_.place, n);
+    q.retiredWord = q.word(protocol::Mlx5Queue::retired);
+    if (!first) continue;
+    using Queue = protocol::Mlx5Queue;
+    for (const auto word : {Queue::taken, Queue::tail, Queue::posted, Queue::seen, Queue::retired})
+      memory_.ownWord(q.word(word)).store(q.firstIndex, std::memory_order_relaxed);
+  }
 }
 
 void CpuPlatform::raiseFlag(uint64_t offset, uint64_t value) {

@@ -29,6 +29,8 @@ class CpuPlatform final : public Platform {
   ProxyShared proxyShared() override;
   uint64_t word(uint64_t index) const override { return memory_.ownWord(index).load(std::memory_order_acquire); }
   uint64_t completions() const override { return word(protocol::OwnLayout::completions); }
+  void setCards(const std::vector<protocol::Mlx5Queue>& queues) override;
+  uint64_t* cardRetired(uint32_t node) override { return own_.get() + memory_.cardQueues[node].retiredWord; }
   void raiseFlag(uint64_t offset, uint64_t value) override;
   void revoke() override { memory_.ownWord(protocol::OwnLayout::revoked).store(1, std::memory_order_release); }
 

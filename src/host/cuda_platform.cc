@@ -24,6 +24,7 @@ constexpr uint64_t kRaised = 4096;    // flags under way
 constexpr int kAnswerMs = 10'000;     // the GPU's copy engine answers by then
 constexpr uint64_t kRevokedWord = 1;  // in pinned memory, behind the copied words: what revoke() copies
 constexpr uint64_t kPinnedAlign = 256;
+constexpr uint64_t kQueueWords = protocol::Mlx5Queue::countWords(protocol::Mlx5Queue::kMaxEntries);
 
 kernels::Type kernelType(uint32_t dtype) {
   return dtype == mkFloat32 ? kernels::Type::f32 : dtype == mkFloat16 ? kernels::Type::f16 : kernels::Type::bf16;
@@ -83,6 +84,8 @@ CudaPlatform::~CudaPlatform() {
     if (flags_ != nullptr) cudaStreamDestroy(flags_);
     if (copiedEvent_ != nullptr) cudaEventDestroy(copiedEvent_);
     if (order_ != nullptr) cudaEventDestroy(order_);
+    cards_.reset();
+    if (cardQueues_ != nullptr) cudaFree(cardQueues_);
     if (memory_.own != nullptr) cudaFree(memory_.own);
     if (pinned_ != nullptr) cudaFreeHost(pinned_);
   } catch (const std::exception& e) {
@@ -120,7 +123,8 @@ void CudaPlatform::setUp(int, const sched::Place& place, const Heap& heap, const
   memory_.timeoutNs = static_cast<uint64_t>(settings.timeoutMs) * 1'000'000u;
 
   viewWords_ = OwnLayout::firstCounter(place.locals, place.nodes);
-  const uint64_t words = viewWords_ + sched::kMaxSlots;
+  const uint64_t queues = place.nodes > 1 ? place.nodes : 0;
+  const uint64_t words = viewWords_ + sched::kMaxSlots + queues * kQueueWords;
   if (cudaMalloc(reinterpret_cast<void**>(&memory_.own), words * sizeof(uint64_t)) != cudaSuccess)
     throw std::bad_alloc();
   uint64_t bytes = 0;
@@ -129,7 +133,7 @@ void CudaPlatform::setUp(int, const sched::Place& place, const Heap& heap, const
     bytes += sched::alignUp(size, kPinnedAlign);
     return at;
   };
-  const uint64_t hostAt = take(kernels::HostWords::countWords * sizeof(uint64_t));
+  const uint64_t hostAt = take(kernels::HostWords::retired(queues) * sizeof(uint64_t));
   const uint64_t recordAt = take(sizeof(protocol::FailRecord));
   const uint64_t copiedAt = take((viewWords_ + kRevokedWord) * sizeof(uint64_t));
   const uint64_t raisedAt = take(kRaised * sizeof(uint64_t));
@@ -305,6 +309,40 @@ void CudaPlatform::revoke() {
   } catch (const Error& e) {
     MK_WARN(launch, "%s", e.what());  // the device has failed: nothing runs on it any more
   }
+}
+
+// ---- Network cards' queues -----------------------------------------------------------------------------------------------
+
+void CudaPlatform::setCards(const std::vector<protocol::Mlx5Queue>& queues) {
+  using Queue = protocol::Mlx5Queue;
+  const OnDevice on(device_);
+  const bool first = cards_ == nullptr;
+  if (first) cards_ = std::make_unique<CardMap>(device_);
+  if (cardQueues_ == nullptr &&
+      cudaMalloc(reinterpret_cast<void**>(&cardQueues_), queues.size() * sizeof(Queue)) != cudaSuccess)
+    throw std::bad_alloc();
+  std::vector<Queue> mapped(queues.size());
+  for (uint32_t n = 0; n < queues.size(); ++n) {
+    if (queues[n].entries == nullptr) continue;
+    Queue& q = mapped[n] = cards_->map(queues[n]);
+    q.firstWord = viewWords_ + sched::kMaxSlots + n * kQueueWords;
+    q.retiredWord = kernels::HostWords::kHere + kernels::HostWords::retired(n);
+    if (!first) continue;
+    std::atomic_ref<uint64_t>(*cardRetired(n)).store(q.firstIndex, std::memory_order_relaxed);
+    uint64_t words[Queue::firstMark] = {};
+    for (const auto word : {Queue::taken, Queue::tail, Queue::posted, Queue::seen}) words[word] = q.firstIndex;
+    check(cudaMemcpyAsync(memory_.own + q.firstWord, words, sizeof(words), cudaMemcpyHostToDevice, side_),
+          "setting the words of a network card's queue");
+  }
+  check(cudaMemcpyAsync(cardQueues_, mapped.data(), mapped.size() * sizeof(Queue), cudaMemcpyHostToDevice, side_),
+        "handing over network cards' queues");
+  check(cudaStreamSynchronize(side_), "handing over network cards' queues");
+  memory_.cardQueues = cardQueues_;
+}
+
+void CudaPlatform::dropCards() {
+  memory_.cardQueues = nullptr;
+  cards_.reset();
 }
 
 // ---- Launches ------------------------------------------------------------------------------------------------------------

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <vector>
 
+#include "host/cuda_cards.h"
 #include "host/cuda_memory.h"
 #include "host/platform.h"
 #include "kernels/gemm_ar.h"
@@ -49,6 +50,9 @@ class CudaPlatform final : public Platform {
   uint64_t word(uint64_t index) const override;
   void refresh(bool wait) override;
   uint64_t completions() const override;
+  void setCards(const std::vector<protocol::Mlx5Queue>& queues) override;
+  void dropCards() override;
+  uint64_t* cardRetired(uint32_t node) override { return memory_.host + kernels::HostWords::retired(node); }
   void raiseFlag(uint64_t offset, uint64_t value) override;
   void revoke() override;
 
@@ -78,6 +82,9 @@ class CudaPlatform final : public Platform {
   char* pinned_ = nullptr;      // one allocation: host words, record, copied words, sources of copies, ring
   uint64_t* raised_ = nullptr;  // sources of raiseFlag(), used in turn
   uint64_t raisedCount_ = 0;
+
+  std::unique_ptr<CardMap> cards_;
+  protocol::Mlx5Queue* cardQueues_ = nullptr;  // device memory, by node
 
   mutable std::mutex viewMutex_;
   uint64_t* copied_ = nullptr;  // where the newest copy of the private words lands

@@ -15,6 +15,7 @@
 #include "host/unique_fd.h"
 #include "mkernel.h"
 #include "mkernel/queue.h"
+#include "protocol/mlx5_queue.h"
 #include "protocol/types.h"
 #include "sched/gemm_ar.h"
 
@@ -130,6 +131,15 @@ class Platform {
   virtual void raiseFlag(uint64_t offset, uint64_t value) = 0;
   // Makes agents leave, also those of launches to come.  Any thread.
   virtual void revoke() = 0;
+
+  // ---- Network cards' queues, for agents to write themselves
+  // By node; without entries: none.  Addresses are the host's.  Again after the heap has grown, with the same queues and new
+  // keys.  No launch is in flight.
+  virtual void setCards(const std::vector<protocol::Mlx5Queue>& queues) = 0;
+  // Before the memory of those queues goes.
+  virtual void dropCards() {}
+  // What the proxy counts up: blocks of the queue to this node that the card is done with.
+  virtual uint64_t* cardRetired(uint32_t node) = 0;
 
   // ---- Launches
   // Whether a launch returns before it has run.

@@ -99,10 +99,7 @@ void Proxy::start(std::function<void(int, const std::string&)> onFailure) {
 int Proxy::unfinishedNode() const {
   for (uint32_t n = 0; n < nodes_; ++n) {
     if (peers_[n].unfinished.load(std::memory_order_relaxed) != 0) return static_cast<int>(n);
-    if (!queues_.empty() && n != node_ &&
-        std::atomic_ref<uint64_t>(queueWord(n, protocol::Mlx5Queue::tail)).load(std::memory_order_relaxed) !=
-            std::atomic_ref<uint64_t>(queueWord(n, protocol::Mlx5Queue::retired)).load(std::memory_order_relaxed))
-      return static_cast<int>(n);
+    if (cardBusy(n)) return static_cast<int>(n);
   }
   return -1;
 }
@@ -124,6 +121,7 @@ void Proxy::stop() {
   const std::lock_guard lock(stopMutex_);
   wanted_.store(2);
   if (thread_.joinable()) thread_.join();
+  if (endpoint_ != nullptr && !queues_.empty()) platform_.dropCards();
   if (endpoint_ != nullptr && transport_->table->close(endpoint_) != 0)
     MK_WARN(proxy, "transport %s: close: %s", transport_->name.c_str(), lastError().c_str());
   endpoint_ = nullptr;

@@ -44,9 +44,9 @@ class Proxy {
   // keys: registerHeap() of the peer on that node.
   void importHeap(uint32_t node, const std::vector<uint8_t>& keys, int timeoutMs);
 
-  // The network cards' own queues, for agents to write; by node, empty: they post to the ring.  After importHeap of all nodes,
-  // while paused; from the first time on the transport's queues are theirs.
-  std::vector<protocol::Mlx5Queue> cardQueues();
+  // Gives the agents the network cards' own queues, where the transport has any to give.  After importHeap of all nodes, while
+  // paused; from the first time on they post there and not to the ring.
+  void openCards();
 
   // onFailure(node or -1, text) is called once, on the proxy's thread.
   void start(std::function<void(int, const std::string&)> onFailure);
@@ -84,7 +84,7 @@ class Proxy {
   void arrived(int node, uint32_t immediate);
   bool takeQueues();
   void retired(const mkTransportEvent_t& event);
-  uint64_t& queueWord(size_t node, protocol::Mlx5Queue::Word word) const { return shared_.own[queues_[node].word(word)]; }
+  bool cardBusy(uint32_t node) const;
   bool translate(const mkCommand_t& command, uint32_t node, mkTransportWrite_t* write, std::string* why) const;
   void failed(int node, const std::string& text);
   std::string lastError() const;
@@ -98,7 +98,7 @@ class Proxy {
   std::vector<uint8_t> address_;
   void* local_[Heap::kParts] = {};
   Heap::Part parts_[Heap::kParts];
-  std::vector<Peer> peers_;  // by node
+  std::vector<Peer> peers_;                  // by node
   std::vector<protocol::Mlx5Queue> queues_;  // by node; empty unless agents write them
 
   uint64_t taken_ = 0;  // commands read from the ring

@@ -4,6 +4,7 @@
 
 #include "host/error.h"
 #include "host/log.h"
+#include "host/params.h"
 #include "host/proxy.h"
 
 namespace mk {
@@ -13,7 +14,7 @@ using protocol::Mlx5Queue;
 // False: agents post to the ring.
 bool Proxy::takeQueues() {
   const mkTransport_t& table = *transport_->table;
-  if (shared_.own == nullptr || transport_->properties.devicePosted == 0 || table.queueDescriptor == nullptr ||
+  if (params().directPost == 0 || transport_->properties.devicePosted == 0 || table.queueDescriptor == nullptr ||
       table.memoryDescriptor == nullptr)
     return false;
   std::vector<Mlx5Queue> taken(nodes_);
@@ -47,17 +48,15 @@ bool Proxy::takeQueues() {
     q.number = d.number;
     q.immediates = d.immediates != 0;
     q.maxBytes = d.maxBytes;
-    q.firstWord = shared_.firstQueueWord + n * Mlx5Queue::countWords(Mlx5Queue::kMaxEntries);
-    for (const auto word : {Mlx5Queue::taken, Mlx5Queue::tail, Mlx5Queue::posted, Mlx5Queue::retired})
-      std::atomic_ref<uint64_t>(shared_.own[q.word(word)]).store(d.firstIndex, std::memory_order_relaxed);
+    q.firstIndex = d.firstIndex;
   }
   queues_ = std::move(taken);
   MK_INFO(proxy, "agents write the queues of transport %s themselves", transport_->name.c_str());
   return true;
 }
 
-std::vector<Mlx5Queue> Proxy::cardQueues() {
-  if (queues_.empty() && !takeQueues()) return {};
+void Proxy::openCards() {
+  if (queues_.empty() && !takeQueues()) return;
   const auto memory = [&](void* local, void* remote, uint32_t part) {
     mkQueueMemory_t m = {};
     m.structSize = sizeof(m);
@@ -73,7 +72,15 @@ std::vector<Mlx5Queue> Proxy::cardQueues() {
       queues_[n].remote[i] = memory(nullptr, peers_[n].remote[i], i);
     }
   }
-  return queues_;
+  platform_.setCards(queues_);
+}
+
+// Whether entries are under way; seen from the card's side, by the record: the agents' own words may be far away.
+bool Proxy::cardBusy(uint32_t node) const {
+  if (queues_.empty() || node == node_) return false;
+  const uint32_t record = std::atomic_ref<uint32_t>(*queues_[node].record).load(std::memory_order_relaxed);
+  const uint64_t done = std::atomic_ref<uint64_t>(*platform_.cardRetired(node)).load(std::memory_order_relaxed);
+  return protocol::bigEndian(record) != (done & 0xffff);
 }
 
 void Proxy::retired(const mkTransportEvent_t& event) {
@@ -83,7 +90,8 @@ void Proxy::retired(const mkTransportEvent_t& event) {
                               transport_->name.c_str(), event.peer));
     return;
   }
-  std::atomic_ref<uint64_t>(queueWord(node, Mlx5Queue::retired)).store(event.cookie, std::memory_order_release);
+  std::atomic_ref<uint64_t>(*platform_.cardRetired(static_cast<uint32_t>(node)))
+      .store(event.cookie, std::memory_order_release);
 }
 
 }  // namespace mk

@@ -41,6 +41,7 @@ class LanePlatform {
       if (index == protocol::OwnLayout::completions) return memory_.host + HostWords::completions;
       if (index == protocol::OwnLayout::credits) return memory_.host + HostWords::credits;
       if (index == protocol::OwnLayout::enteredNewest) return memory_.host + HostWords::enteredNewest;
+      if (index >= HostWords::kHere) return memory_.host + (index - HostWords::kHere);
     }
     return memory_.own + index;
   }

@@ -17,6 +17,10 @@ constexpr uint32_t kMaxLocals = 8;  // ranks of a node
 // a cache line of its own.
 struct HostWords {
   enum Word : uint64_t { completions = 0, credits = 16, enteredNewest = 32, countWords = 48 };
+  // Behind them, of the card's queue to each node, how far the card has come.
+  static constexpr uint64_t retired(uint64_t node) { return countWords + node * 16; }
+  // Added to an index: among the private words it names this word.
+  static constexpr uint64_t kHere = uint64_t{1} << 40;
 };
 
 struct RankMemory {
@@ -29,8 +33,8 @@ struct RankMemory {
   mkCommand_t* ring = nullptr;   // pinned host memory
   uint64_t ringSlots = 0;
   const protocol::Mlx5Queue* cardQueues = nullptr;  // device memory, by node; null: agents post to the ring
-  uint64_t timeoutNs = 0;                  // without progress, once all ranks have entered
-  protocol::FailRecord* record = nullptr;  // pinned host memory; kind is written last
+  uint64_t timeoutNs = 0;                           // without progress, once all ranks have entered
+  protocol::FailRecord* record = nullptr;           // pinned host memory; kind is written last
 };
 
 }  // namespace mk::kernels

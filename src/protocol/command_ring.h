@@ -11,7 +11,10 @@ namespace mk::protocol {
 
 // Words of the rank's private memory that count room, and how much of it a write needs.
 struct Room {
-  uint64_t taken, freed, capacity, needed;
+  uint64_t taken;
+  uint64_t seen;   // a copy of the next, which may be dear to look at, or the same word
+  uint64_t freed;  // counted up by the proxy
+  uint64_t capacity, needed;
 
   MK_HD bool lacking(uint64_t takenBefore, uint64_t freedSeen) const {
     return static_cast<int64_t>(takenBefore + needed - freedSeen) > static_cast<int64_t>(capacity);
@@ -20,8 +23,9 @@ struct Room {
 
 template <class P>
 MK_HD Room roomFor(const P& p, const Mlx5Queue* queue, const Write& w) {
-  if (queue == nullptr) return {OwnLayout::ringTaken, OwnLayout::credits, p.ringSlots(), 1};
-  return {queue->word(Mlx5Queue::taken), queue->word(Mlx5Queue::retired), queue->entryCount, queue->blocksOf(w.bytes)};
+  if (queue == nullptr) return {OwnLayout::ringTaken, OwnLayout::credits, OwnLayout::credits, p.ringSlots(), 1};
+  return {queue->word(Mlx5Queue::taken), queue->word(Mlx5Queue::seen), queue->retiredWord, queue->entryCount,
+          queue->blocksOf(w.bytes)};
 }
 
 // False: no room.  Everything this agent has stored or acquired before is visible to whoever reads the command.
@@ -31,9 +35,13 @@ MK_HD bool tryPost(P& p, const Write& w) {
   const Room room = roomFor(p, queue, w);
   // A failed taker gives back what it took; others may meanwhile see less room than there is, never more.
   const uint64_t taken = p.ownAdd(room.taken, room.needed);
-  if (room.lacking(taken, p.ownLoad(room.freed))) {
-    p.ownAdd(room.taken, ~room.needed + 1);
-    return false;
+  if (room.lacking(taken, p.ownLoad(room.seen))) {
+    const uint64_t freed = room.seen == room.freed ? 0 : p.ownLoad(room.freed);
+    if (room.seen == room.freed || room.lacking(taken, freed)) {
+      p.ownAdd(room.taken, ~room.needed + 1);
+      return false;
+    }
+    p.publish(own(room.seen), freed, Scope::device);
   }
   // Counts the commands of all queues.
   const uint64_t number = p.ownAdd(OwnLayout::ringTail, 1);

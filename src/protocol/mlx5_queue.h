@@ -18,11 +18,12 @@ namespace mk::protocol {
 struct Mlx5Queue {
   // Its words in the rank's private memory, from firstWord; the marks follow, one for each basic block.
   enum Word : uint64_t {
-    taken,         // blocks agents have taken room for
-    tail,          // blocks handed out
-    requests,      // agents that ask for the doorbell; not 0: somebody is in charge
-    posted,        // blocks the card has been told of; of whoever is in charge
-    retired = 8,   // blocks the card is done with; written by the proxy
+    taken,        // blocks agents have taken room for
+    tail,         // blocks handed out
+    requests,     // agents that ask for the doorbell; not 0: somebody is in charge
+    posted,       // blocks the card has been told of; of whoever is in charge
+    seen,         // how far the card had come when an agent last looked
+    retired = 8,  // blocks the card is done with; written by the proxy (CPU; elsewhere see retiredWord)
     firstMark = 16
   };
   static constexpr uint32_t kBlockBytes = 64;
@@ -42,7 +43,8 @@ struct Mlx5Queue {
   uint32_t number = 0;
   bool immediates = false;
   uint64_t maxBytes = 0;
-  uint64_t firstWord = 0;
+  uint64_t firstIndex = 0;  // of the first entry that is the agents'
+  uint64_t firstWord = 0, retiredWord = 0;
   Memory local[sched::HeapLayout::kParts], remote[sched::HeapLayout::kParts];
 
   MK_HD constexpr uint64_t slot(uint64_t index) const { return index & (entryCount - 1); }
@@ -58,9 +60,7 @@ struct Mlx5Queue {
 // Segments of 16 bytes, fields from the most significant byte on: control, remote address, then data (a pointer) or inline
 // data.  Held in words as this machine stores them, lowest byte first; both platforms are little-endian.
 
-MK_HD constexpr uint32_t bigEndian(uint32_t v) {
-  return v >> 24 | (v >> 8 & 0xff00u) | (v << 8 & 0xff0000u) | v << 24;
-}
+MK_HD constexpr uint32_t bigEndian(uint32_t v) { return v >> 24 | (v >> 8 & 0xff00u) | (v << 8 & 0xff0000u) | v << 24; }
 MK_HD constexpr uint64_t bigEndian(uint64_t v) {
   return uint64_t{bigEndian(static_cast<uint32_t>(v))} << 32 | bigEndian(static_cast<uint32_t>(v >> 32));
 }

@@ -56,8 +56,8 @@ class Card {
 
   // Reads what completions there are.
   struct Retired {
-    uint32_t commands = 0;  // of this call
-    uint64_t entries = 0;   // of all: entries the card is done with
+    uint32_t commands = 0;                             // of this call
+    uint64_t entries = 0;                              // of all: entries the card is done with
     uint32_t errors = 0, arrivals = 0, immediate = 0;  // the newest immediate
     uint8_t syndrome = 0;
   };

@@ -16,7 +16,9 @@ void runAll(const Params& params) {
 }
 
 TEST_CASE("conformance: ibgda") { runAll({}); }
-TEST_CASE("conformance: ibgda, short queues") { runAll({{"MKERNEL_IBGDA_ENTRIES", "16"}, {"MKERNEL_IBGDA_PEERS", "8"}}); }
+TEST_CASE("conformance: ibgda, short queues") {
+  runAll({{"MKERNEL_IBGDA_ENTRIES", "16"}, {"MKERNEL_IBGDA_PEERS", "8"}});
+}
 
 }  // namespace
 }  // namespace test

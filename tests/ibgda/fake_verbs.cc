@@ -209,8 +209,8 @@ ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, size_t bytes, int access) {
   mr->pd = pd;
   mr->addr = address;
   mr->length = bytes;
-  mr->lkey = mr->rkey = nic().addMemory(address, bytes, (access & IBV_ACCESS_REMOTE_WRITE) != 0,
-                                        reinterpret_cast<Domain*>(pd)->number);
+  mr->lkey = mr->rkey =
+      nic().addMemory(address, bytes, (access & IBV_ACCESS_REMOTE_WRITE) != 0, reinterpret_cast<Domain*>(pd)->number);
   return mr;
 }
 ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t bytes, uint64_t, unsigned access) {

@@ -28,8 +28,9 @@ static_assert(Mlx5Entry::kUpdateCompletions == MLX5_WQE_CTRL_CQ_UPDATE && Mlx5En
 TEST_CASE("an entry is what rdma-core would have written") {
   for (uint64_t i = 0; i < 200; ++i) {
     const uint64_t index = i * 0x2f3, address = i * 0x123456789abcdu, source = ~address * 3;
-    const uint32_t number = static_cast<uint32_t>(i * 0x10203) & 0xffffff, key = 0x89abcdefu * static_cast<uint32_t>(i + 1),
-                   immediate = ~key, bytes = static_cast<uint32_t>(i * 0x654321) & 0x3fffffff;
+    const uint32_t number = static_cast<uint32_t>(i * 0x10203) & 0xffffff,
+                   key = 0x89abcdefu * static_cast<uint32_t>(i + 1), immediate = ~key,
+                   bytes = static_cast<uint32_t>(i * 0x654321) & 0x3fffffff;
     Mlx5Entry mine;
     mine.control(index, Mlx5Entry::writeImmediate, number, 3, Mlx5Entry::kUpdateCompletions, immediate);
     mine.remote(address, key);

@@ -80,9 +80,7 @@ TEST_CASE("every wrong field is noticed") {
       {"local address", [&](Rig& r) { byte(r, 40) ^= 1; }, "", 0x04},
       {"no length", [&](Rig& r) { byte(r, 35) = 0; }, "without length", 0x02},
       {"too much inline",
-       [&](Rig& r) {
-         r.e.words[4] = r.e.words[4] >> 32 << 32 | protocol::bigEndian(uint32_t{0x80000000u | 100u});
-       },
+       [&](Rig& r) { r.e.words[4] = r.e.words[4] >> 32 << 32 | protocol::bigEndian(uint32_t{0x80000000u | 100u}); },
        "inline bytes", 0x02},
       {"inline bytes and segments differ",
        [&](Rig& r) { r.e.words[4] = r.e.words[4] >> 32 << 32 | protocol::bigEndian(uint32_t{0x80000000u | 24u}); },

@@ -153,7 +153,8 @@ TEST_CASE("payload and flag, through many laps and past the sixteenth bit of the
   for (uint64_t i = 0; i < commands; ++i) {
     // Room for the payload comes with its completion: a queue's length of words is enough.
     *rail.heapWord(0, rail.memory(0).heapLayout.data(0) + i % 64 * 8) = i;
-    REQUIRE(protocol::post(p, writeOf(rail.memory(0), 1, i % 64, i % 5 == 0 ? 0 : 1, sched::kControlSlots + i % 64, i)));
+    REQUIRE(
+        protocol::post(p, writeOf(rail.memory(0), 1, i % 64, i % 5 == 0 ? 0 : 1, sched::kControlSlots + i % 64, i)));
   }
   REQUIRE(p.wait(protocol::own(OwnLayout::completions), commands, protocol::Match::atLeast, {}));
   const auto c = nic.counters();

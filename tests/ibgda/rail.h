@@ -65,19 +65,20 @@ class Rail {
         Mlx5Queue& q = ranks_[n].memory.cardQueues[peer];
         q = card.queue();
         q.immediates = options.immediates;
-        q.firstWord =
-            OwnLayout::firstCounter(1, options.nodes) + 16 + peer * Mlx5Queue::countWords(options.entries);
+        q.firstWord = OwnLayout::firstCounter(1, options.nodes) + 16 + peer * Mlx5Queue::countWords(options.entries);
+        q.retiredWord = q.word(Mlx5Queue::retired);
         for (uint32_t i = 0; i < mk::sched::HeapLayout::kParts; ++i) {
           q.local[i] = {reinterpret_cast<uint64_t>(ranks_[n].heap.data()), ranks_[n].keys[i]};
           q.remote[i] = {reinterpret_cast<uint64_t>(ranks_[peer].heap.data()), ranks_[peer].keys[i]};
         }
       }
     }
-    if (options.reader) reader_ = std::thread([this] {
-      while (!stop_.load(std::memory_order_relaxed)) {
-        if (!collect()) std::this_thread::yield();
-      }
-    });
+    if (options.reader)
+      reader_ = std::thread([this] {
+        while (!stop_.load(std::memory_order_relaxed)) {
+          if (!collect()) std::this_thread::yield();
+        }
+      });
   }
   ~Rail() {
     stop_.store(true);

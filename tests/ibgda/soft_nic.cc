@@ -21,7 +21,14 @@ constexpr uint8_t kUpdate = 0x08;  // of the flags: a completion is wanted
 constexpr uint32_t kInline = 0x80000000u;
 constexpr uint64_t kMaxMessage = uint64_t{1} << 30;
 constexpr uint64_t kScribble = 0xdeadbeefdeadbeefull;
-enum Syndrome : uint8_t { ok = 0, queueOperation = 0x02, localProtection = 0x04, flushed = 0x05, remoteAccess = 0x13, noAnswer = 0x15 };
+enum Syndrome : uint8_t {
+  ok = 0,
+  queueOperation = 0x02,
+  localProtection = 0x04,
+  flushed = 0x05,
+  remoteAccess = 0x13,
+  noAnswer = 0x15
+};
 enum CqeOpcode : uint64_t { requester = 0, responderImmediate = 1, requesterError = 13 };
 
 }  // namespace
@@ -42,7 +49,7 @@ struct SoftNic::Entry {
   bool isInline = false;
 };
 
-SoftNic::SoftNic(Idle idle) : idle_(idle), thread_([this] { loop(); }) {}
+SoftNic::SoftNic(Idle idle) : idle_(idle), entry_(std::make_unique<Entry>()), thread_([this] { loop(); }) {}
 
 SoftNic::~SoftNic() {
   stop_.store(true);
@@ -169,11 +176,11 @@ bool SoftNic::hearDoorbell(PairState& p) {
 bool SoftNic::serve(PairState& p) {
   const bool rung = hearDoorbell(p);
   if (!rung && !p.waitsForReceive) return false;
-  const uint32_t record =
-      be32(std::atomic_ref<const uint32_t>(p.pair.records[1]).load(std::memory_order_acquire));
+  const uint32_t record = be32(std::atomic_ref<const uint32_t>(p.pair.records[1]).load(std::memory_order_acquire));
   if (record > 0xffff) complain(p, "send counter %x has more than 16 bits", record);
   const auto behind = static_cast<uint16_t>(record - p.rungEnd);
-  if (behind > p.pair.entryCount) complain(p, "the record (%u) was not written before the doorbell (%u)", record, p.rungEnd);
+  if (behind > p.pair.entryCount)
+    complain(p, "the record (%u) was not written before the doorbell (%u)", record, p.rungEnd);
   const auto ahead = static_cast<uint16_t>(record - p.fetched);
   if (ahead > p.pair.entryCount) {
     complain(p, "%u entries at once in a queue of %u", ahead, p.pair.entryCount);
@@ -202,7 +209,7 @@ bool SoftNic::serve(PairState& p) {
 bool SoftNic::decode(PairState& p, Entry& e) {
   const auto* base = static_cast<const uint64_t*>(p.pair.entries);
   // Segment s of the entry, two words; entries go on at the beginning of the queue.
-  const auto segment = [&](uint32_t s, uint64_t (&words)[2]) {
+  const auto segment = [&](uint32_t s, uint64_t(&words)[2]) {
     const uint64_t place = (e.index + s / 4) & (p.pair.entryCount - 1);
     words[0] = load(base + place * 8 + s % 4 * 2);
     words[1] = load(base + place * 8 + s % 4 * 2 + 1);
@@ -240,12 +247,12 @@ bool SoftNic::decode(PairState& p, Entry& e) {
       const uint32_t bytes = count & ~kInline;
       if (bytes == 0 || bytes > p.pair.maxInline) return wrong("inline bytes", bytes);
       if ((4 + bytes + 15) / 16 != e.segments - s) return wrong("segments do not fit the inline bytes", bytes);
-      std::vector<char> raw((e.segments - s) * 16);
+      char raw[16 * 16];
       for (uint32_t i = s; i < e.segments; ++i) {
         segment(i, w);
-        std::memcpy(&raw[(i - s) * 16], w, 16);
+        std::memcpy(raw + (i - s) * 16, w, 16);
       }
-      e.inlined.assign(raw.begin() + 4, raw.begin() + 4 + bytes);
+      e.inlined.assign(raw + 4, raw + 4 + bytes);
       e.isInline = true;
       break;
     }
@@ -304,8 +311,10 @@ uint8_t SoftNic::scatter(const PairState& p, const Entry& e, const std::vector<c
 }
 
 SoftNic::Outcome SoftNic::execute(PairState& p) {
-  Entry e;
+  Entry& e = *entry_;
   e.index = p.fetched;
+  e.pieces.clear();
+  e.isInline = false;
   const bool sound = decode(p, e);
   const auto receiver = pairs_.find(p.remote);
   if (sound && !p.broken && e.opcode == kWriteImmediate && receiver != pairs_.end()) {
@@ -316,7 +325,8 @@ SoftNic::Outcome SoftNic::execute(PairState& p) {
     if (static_cast<uint16_t>(offered - r.received) == 0) return Outcome::wait;
   }
   uint8_t syndrome = p.broken ? flushed : sound ? ok : queueOperation;
-  std::vector<char> bytes;
+  std::vector<char>& bytes = bytes_;
+  bytes.clear();
   if (syndrome == ok) syndrome = gather(p, e, bytes);
   if (syndrome == ok) syndrome = scatter(p, e, bytes);
   ++counters_.entries;

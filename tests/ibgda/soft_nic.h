@@ -78,8 +78,8 @@ class SoftNic {
     uint64_t rung = 0;     // what the doorbell held when last looked at
     uint16_t rungEnd = 0;  // entry behind the one it named
     bool everRung = false, broken = false, waitsForReceive = false;
-    uint64_t fetched = 0;   // entries read
-    uint64_t received = 0;  // receive entries used up
+    uint64_t fetched = 0;           // entries read
+    uint64_t received = 0;          // receive entries used up
     std::vector<uint64_t> control;  // first word of the entry read last at each place
   };
   struct Memory {
@@ -114,6 +114,8 @@ class SoftNic {
   Counters counters_;
   std::vector<std::string> complaints_;
   std::function<void(const std::string&)> heard_;
+  std::unique_ptr<Entry> entry_;  // of the one being carried out, and its bytes; kept for their memory
+  std::vector<char> bytes_;
   std::atomic<bool> paused_{false}, stop_{false};
   std::thread thread_;
 };

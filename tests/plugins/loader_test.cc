@@ -53,18 +53,19 @@ TEST_CASE("loader: every kind of unusable plugin keeps its reason") {
   const Case cases[] = {
       {"older_major", "mkTransport_v1 has interface version 0.3, this library needs 1.x", 0, 3},
       {"newer_major", "mkTransport_v1 has interface version 2.3, this library needs 1.x", 2, 3},
-      {"truncated", "mkTransport_v1 is truncated: 128 bytes, at least 144 are needed", 1, 0},
+      {"truncated", "mkTransport_v1 is truncated: 128 bytes, at least 144 are needed", 1, MK_TRANSPORT_ABI_MINOR},
       {"empty", "mkTransport_v1 is truncated: 0 bytes", 0, 0},
       {"no_symbol", "exports no mkTransport_v1", 0, 0},
       {"undefined", "undefined symbol: mkStubNowhereDefined", 0, 0},
-      {"lacks_entry", "lacks the required entry 'post'", 1, 0},
-      {"no_devices", "no devices", 1, 0},
-      {"devices_fail", "devices could not be listed: the bus does not answer", 1, 0},
-      {"init_fails", "initialisation failed: the driver is too old: 4, at least 7 is needed", 1, 0},
-      {"bad_contract", "unknown contract 9", 1, 0},
-      {"narrow", "immediates of 16 bits", 1, 0},
-      {"no_room", "maxOutstanding 0", 1, 0},
-      {"misnamed", "the file holds the transport 'good'", 1, 0},
+      {"lacks_entry", "lacks the required entry 'post'", 1, MK_TRANSPORT_ABI_MINOR},
+      {"no_devices", "no devices", 1, MK_TRANSPORT_ABI_MINOR},
+      {"devices_fail", "devices could not be listed: the bus does not answer", 1, MK_TRANSPORT_ABI_MINOR},
+      {"init_fails", "initialisation failed: the driver is too old: 4, at least 7 is needed", 1,
+       MK_TRANSPORT_ABI_MINOR},
+      {"bad_contract", "unknown contract 9", 1, MK_TRANSPORT_ABI_MINOR},
+      {"narrow", "immediates of 16 bits", 1, MK_TRANSPORT_ABI_MINOR},
+      {"no_room", "maxOutstanding 0", 1, MK_TRANSPORT_ABI_MINOR},
+      {"misnamed", "the file holds the transport 'good'", 1, MK_TRANSPORT_ABI_MINOR},
   };
   for (const Case& one : cases) {
     INFO(one.name);
