@@ -181,4 +181,5 @@ extern "C" __attribute__((visibility("default"))) const mkTransport_t mkTranspor
     mk::efa::poll,
     mk::efa::close,
     nullptr,  // queueDescriptor: nothing a GPU could write
+    nullptr,  // memoryDescriptor
 };
