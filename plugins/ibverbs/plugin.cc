@@ -219,4 +219,5 @@ extern "C" __attribute__((visibility("default"))) const mkTransport_t mkTranspor
     mk::ibverbs::poll,
     mk::ibverbs::close,
     nullptr,  // queueDescriptor: nothing a GPU could write
+    nullptr,  // memoryDescriptor
 };

@@ -316,9 +316,6 @@ bool Proxy::collectEvents() {
         failed(e.peer, ofDevice ? format("transport %s: %s", transport_->name.c_str(), lastError().c_str())
                                 : format("transport %s: the connection to node %d is broken: %s",
                                          transport_->name.c_str(), e.peer, lastError().c_str()));
-        failed(e.peer, e.peer < 0 ? format("transport %s: %s", transport_->name.c_str(), lastError().c_str())
-                                  : format("transport %s: the connection to node %d is broken: %s",
-                                           transport_->name.c_str(), e.peer, lastError().c_str()));
         break;
       default:
         failed(e.peer, format("transport %s: event of unknown kind %u", transport_->name.c_str(), e.kind));
