@@ -16,8 +16,8 @@ constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // of one write: what every s
 // How entries name memory.
 struct LocalMemory {
   MemoryPtr region;
-  char* address;
-  uint64_t bytes;
+  char* address = nullptr;
+  uint64_t bytes = 0;
 };
 struct RemoteMemory {
   int peer;

@@ -50,7 +50,7 @@ void Endpoint::connect(int count, int self, const uint8_t* addresses) {
   ids_.resize(static_cast<size_t>(count));
   for (int i = 0; i < count; ++i) {
     if (i == self) continue;
-    Address peer;
+    Address peer = {};
     std::memcpy(&peer, addresses + size_t{MK_TRANSPORT_ADDRESS_BYTES} * static_cast<size_t>(i), sizeof(peer));
     const std::string name = "peer " + std::to_string(i);
     if (peer.magic != kMagic || peer.version != kWireVersion)
@@ -120,7 +120,7 @@ void Endpoint::deregisterMemory(void* handle) {
 
 void* Endpoint::importMemory(int peer, const uint8_t* keyBytes) {
   connectionTo(peer);
-  Key key;
+  Key key = {};
   std::memcpy(&key, keyBytes, sizeof(key));
   if (key.magic != kMagic) fail(mkErrorInvalidArgument, "the key is not one of the ibgda transport");
   if (key.endpoint != ids_[static_cast<size_t>(peer)])
@@ -182,7 +182,7 @@ int Endpoint::post(int peer, const mkTransportWrite_t* writes, int count) {
 
 // What the device says of itself and of connections.
 void Endpoint::hearDevice() {
-  ibv_async_event event;
+  ibv_async_event event = {};
   while (ibv_get_async_event(device_.context.get(), &event) == 0) {
     const std::string text = format("%s: %s", device_.info.name().c_str(), ibv_event_type_str(event.event_type));
     switch (event.event_type) {

@@ -10,8 +10,11 @@ namespace mk::ibgda {
 namespace {
 
 std::string formatList(const char* fmt, va_list list) {
+  va_list again;
+  va_copy(again, list);
   char text[1024];
-  std::vsnprintf(text, sizeof(text), fmt, list);
+  std::vsnprintf(text, sizeof(text), fmt, again);
+  va_end(again);
   return text;
 }
 

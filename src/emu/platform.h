@@ -131,9 +131,11 @@ class BasePlatform {
   void storeEntry(uint64_t* entry, const uint64_t* words, uint32_t count) {
     for (uint32_t i = 0; i < count; ++i) std::atomic_ref<uint64_t>(entry[i]).store(words[i], std::memory_order_relaxed);
   }
+  // NOLINTNEXTLINE(readability-non-const-parameter): stored to, through an atomic_ref
   void storeRecord(uint32_t* record, uint32_t value) {
     std::atomic_ref<uint32_t>(*record).store(value, std::memory_order_release);
   }
+  // NOLINTNEXTLINE(readability-non-const-parameter)
   void storeDoorbell(uint64_t* doorbell, uint64_t value) {
     std::atomic_ref<uint64_t>(*doorbell).store(value, std::memory_order_release);
 #if defined(__x86_64__)
