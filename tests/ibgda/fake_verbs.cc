@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -86,10 +87,13 @@ std::mutex pairsMutex;
 std::map<uint32_t, Pair*> pairs;
 
 ibv_device* devices() {
-  static ibv_device all[2];
-  std::strcpy(all[0].name, kOther);
-  std::strcpy(all[1].name, kName);
-  return all;
+  static std::array<ibv_device, 2> all = [] {
+    std::array<ibv_device, 2> made = {};
+    std::strcpy(made[0].name, kOther);
+    std::strcpy(made[1].name, kName);
+    return made;
+  }();
+  return all.data();
 }
 
 }  // namespace

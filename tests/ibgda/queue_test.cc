@@ -151,10 +151,10 @@ TEST_CASE("payload and flag, through many laps and past the sixteenth bit of the
   emu::BasePlatform p(begin(launch, rail.memory(0)));
   const uint64_t commands = immediates ? 70000 : 40000;
   for (uint64_t i = 0; i < commands; ++i) {
-    // Room for the payload comes with its completion: a queue's length of words is enough.
-    *rail.heapWord(0, rail.memory(0).heapLayout.data(0) + i % 64 * 8) = i;
+    // Written again only when the queue, which holds half as many, cannot hold the last one any more.
+    *rail.heapWord(0, rail.memory(0).heapLayout.data(0) + i % 128 * 8) = i;
     REQUIRE(
-        protocol::post(p, writeOf(rail.memory(0), 1, i % 64, i % 5 == 0 ? 0 : 1, sched::kControlSlots + i % 64, i)));
+        protocol::post(p, writeOf(rail.memory(0), 1, i % 128, i % 5 == 0 ? 0 : 1, sched::kControlSlots + i % 64, i)));
   }
   REQUIRE(p.wait(protocol::own(OwnLayout::completions), commands, protocol::Match::atLeast, {}));
   const auto c = nic.counters();
@@ -238,16 +238,17 @@ TEST_CASE("several agents at once, small queues: nothing is lost, doubled or out
   test::Rail rail(nic, {.nodes = 3, .entries = entries});
   emu::Launch launch;
   begin(launch, rail.memory(0));
+  for (uint64_t place = 0; place < kAgents * kPlaces; ++place)
+    *rail.heapWord(0, rail.memory(0).heapLayout.data(0) + place * 8) = place * 7 + 1;
   std::vector<std::thread> agents;
   std::atomic<uint64_t> refused{0};
   for (uint64_t a = 0; a < kAgents; ++a) {
     agents.emplace_back([&, a] {
       emu::BasePlatform p(launch);
       for (uint64_t i = 0; i < kEach; ++i) {
-        // Slots of its own, each to both nodes; a place is used again long after its completion could have been due.
+        // Slots of its own; what is sent from a place never changes, because its last write may be under way.
         const uint64_t place = a * kPlaces + i % kPlaces;
         const uint32_t node = 1 + static_cast<uint32_t>((i + a) % 2);
-        rail.memory(0).flag(protocol::heap(0, rail.memory(0).heapLayout.data(0) + place * 8)).store(i);
         if (!protocol::post(p, writeOf(rail.memory(0), node, place, 1, sched::kControlSlots + place, i))) ++refused;
       }
     });
@@ -277,6 +278,7 @@ TEST_CASE("several agents at once, small queues: nothing is lost, doubled or out
       const uint64_t place = a * kPlaces + i % kPlaces;
       const uint32_t node = 1 + static_cast<uint32_t>((i + a) % 2);
       CHECK(*rail.heapWord(node, flagOffset(rail.memory(node), sched::kControlSlots + place, 0, i)) == i);
+      CHECK(*rail.heapWord(node, rail.memory(node).heapLayout.data(0) + place * 8) == place * 7 + 1);
     }
   }
 }
