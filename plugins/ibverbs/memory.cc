@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <functional>
+#include <string>
 
 #include "failure.h"
 
@@ -31,45 +33,48 @@ std::unique_ptr<LocalMemory> registerWith(Registrar& registrar, const mkTranspor
   auto made = std::make_unique<LocalMemory>();
   made->address = reinterpret_cast<uint64_t>(memory.address);
   made->bytes = memory.bytes;
-  const auto byDmaBuf = [&](int access) {
-    errno = 0;
-    return RegistrationPtr(registrar.ofDmaBuf(memory.fd, memory.fdOffset, memory.bytes, made->address, access),
-                           {&registrar});
-  };
-  const auto byAddress = [&](int access) {
-    errno = 0;
-    return RegistrationPtr(registrar.ofAddress(memory.address, memory.bytes, access), {&registrar});
-  };
   const bool cuda = memory.kind == MK_MEMORY_KIND_CUDA;
-  bool dmaBuf = cuda && memory.fd >= 0;
+  using Make = std::function<ibv_mr*(int access)>;
+  const Make byAddress = [&](int access) { return registrar.ofAddress(memory.address, memory.bytes, access); };
+  const auto byDmaBuf = [&](int fd, uint64_t offset) -> Make {
+    return [&registrar, &memory, fd, offset](int access) {
+      return registrar.ofDmaBuf(fd, offset, memory.bytes, reinterpret_cast<uint64_t>(memory.address), access);
+    };
+  };
+  Make chosen;
   std::string tried;
-  made->way = "address";
-  if (dmaBuf) {
-    made->way = "DMA-BUF";
-    made->strict = byDmaBuf(kAccess);
-    dmaBuf = made->strict != nullptr;
-    if (!dmaBuf) tried = format("DMA-BUF: %s; ", std::strerror(errno));
-  } else if (cuda) {
-    tried = "DMA-BUF: the memory comes without a descriptor; ";
+  const auto attempt = [&](const char* way, const Make& make) {
+    if (made->strict != nullptr) return;
+    errno = 0;
+    made->strict = RegistrationPtr(make(kAccess), {&registrar});
+    made->way = way;
+    if (made->strict == nullptr)
+      tried += format("%s%s: %s", tried.empty() ? "" : "; ", way, std::strerror(errno));
+    else
+      chosen = make;
+  };
+  DmaBuf exported;  // the device keeps the memory without it
+  if (cuda && memory.fd >= 0) attempt("DMA-BUF", byDmaBuf(memory.fd, memory.fdOffset));
+  if (cuda && made->strict == nullptr) {
+    exported = registrar.exportDmaBuf(memory.address, memory.bytes);
+    if (exported.fd.get() >= 0)
+      attempt("DMA-BUF of the driver", byDmaBuf(exported.fd.get(), exported.offset));
+    else
+      tried += format("%sDMA-BUF of the driver: %s", tried.empty() ? "" : "; ", exported.why);
   }
-  if (made->strict == nullptr) {
-    if (cuda) made->way = "peer memory";
-    made->strict = byAddress(kAccess);
-  }
-  if (made->strict == nullptr) {
-    const int error = errno;
-    if (cuda)
-      fail(mkErrorNotSupported,
-           "the device reaches no GPU memory at %p (%s peer memory: %s): it has to go through pinned host memory",
-           memory.address, tried.c_str(), std::strerror(error));
-    failErrno(error, format("cannot register %llu bytes at %p%s", static_cast<unsigned long long>(memory.bytes),
-                            memory.address, advice(error).c_str()));
-  }
+  attempt(cuda ? "peer memory" : "address", byAddress);
+  if (made->strict == nullptr && cuda)
+    fail(mkErrorNotSupported, "the device reaches no GPU memory at %p (%s): it has to go through pinned host memory",
+         memory.address, tried.c_str());
+  if (made->strict == nullptr)
+    failErrno(errno, format("cannot register %llu bytes at %p%s", static_cast<unsigned long long>(memory.bytes),
+                            memory.address, advice(errno).c_str()));
   const ibv_mr* payload = made->strict.get();
   made->flagKey = payload->rkey;
   if (relaxed) {
     constexpr int kRelaxed = kAccess | IBV_ACCESS_RELAXED_ORDERING;
-    made->relaxed = dmaBuf ? byDmaBuf(kRelaxed) : byAddress(kRelaxed);
+    errno = 0;
+    made->relaxed = RegistrationPtr(chosen(kRelaxed), {&registrar});
     const int error = errno;
     if (const ibv_mr* second = made->relaxed.get(); second != nullptr)
       payload = second;

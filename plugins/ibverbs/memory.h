@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "dma_buf.h"
 #include "mkernel/transport.h"
 #include "verbs.h"
 #include "wireup.h"
@@ -21,6 +22,7 @@ class Registrar {
   virtual ibv_mr* ofAddress(void* address, uint64_t bytes, int access) = 0;
   virtual ibv_mr* ofDmaBuf(int fd, uint64_t offset, uint64_t bytes, uint64_t address, int access) = 0;
   virtual void release(ibv_mr* registration) = 0;
+  virtual DmaBuf exportDmaBuf(void* address, uint64_t bytes) { return ibverbs::exportDmaBuf(address, bytes); }
 };
 
 class VerbsRegistrar final : public Registrar {
@@ -54,8 +56,9 @@ struct LocalMemory {
   uint32_t underWay = 0;                 // writes from it
 };
 
-// Host memory by address.  Memory of a GPU by its DMA-BUF, else by its address (peer memory), else Failure with
-// mkErrorNotSupported, upon which the caller can only offer host memory to copy through.
+// Host memory by address.  Memory of a GPU by its descriptor, if that is a DMA-BUF, else by one that the CUDA driver gives,
+// else by address (peer memory), else Failure with mkErrorNotSupported, upon which the caller can only offer host memory to
+// copy through.
 std::unique_ptr<LocalMemory> registerWith(Registrar& registrar, const mkTransportMemory_t& memory, bool relaxed);
 
 // What registerMemory hands out.

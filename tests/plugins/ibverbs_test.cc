@@ -1,5 +1,8 @@
 // The ibverbs transport's decisions and bookkeeping, which need no device: which ports, which GID, what two ports agree on,
 // how memory is registered, what a batch becomes and what a completion stands for.
+#include <fcntl.h>
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstring>
 #include <functional>
@@ -214,6 +217,7 @@ namespace {
 class FakeRegistrar final : public Registrar {
  public:
   bool dmaBufs = true, addresses = true;
+  int exported = -1;  // the driver's descriptor, if it has one to give; the only one that is taken, then
   int most = 100;
   struct Made {
     bool dmaBuf;
@@ -223,7 +227,18 @@ class FakeRegistrar final : public Registrar {
   int left = 0;
 
   ibv_mr* ofAddress(void*, uint64_t, int access) override { return make(addresses, {false, access}); }
-  ibv_mr* ofDmaBuf(int, uint64_t, uint64_t, uint64_t, int access) override { return make(dmaBufs, {true, access}); }
+  ibv_mr* ofDmaBuf(int fd, uint64_t offset, uint64_t, uint64_t, int access) override {
+    if (exported >= 0) return make(fd == exported && offset == 64, {true, access});
+    return make(dmaBufs, {true, access});
+  }
+  DmaBuf exportDmaBuf(void*, uint64_t) override {
+    DmaBuf result;
+    result.why = "the fake has none";
+    if (exported < 0) return result;
+    result.fd = UniqueFd(exported);
+    result.offset = 64;
+    return result;
+  }
   void release(ibv_mr* registration) override {
     --left;
     delete registration;
@@ -288,6 +303,18 @@ TEST_CASE("ibverbs: how memory is registered") {
     CHECK(registrar.made[1].dmaBuf);
     CHECK(std::string(made->way) == "DMA-BUF");
   }
+  SECTION("GPU memory: a DMA-BUF of the driver's where the descriptor is none") {
+    memory.kind = MK_MEMORY_KIND_CUDA;
+    memory.fd = GENERATE(-1, 5);
+    registrar.exported = dup(STDIN_FILENO);
+    REQUIRE(registrar.exported >= 0);
+    const auto made = registerWith(registrar, memory, true);
+    REQUIRE(registrar.made.size() == 2);
+    CHECK(registrar.made[0].dmaBuf);
+    CHECK(relaxed(1));
+    CHECK(std::string(made->way) == "DMA-BUF of the driver");
+    CHECK(fcntl(registrar.exported, F_GETFD) == -1);  // closed
+  }
   SECTION("GPU memory: peer memory where DMA-BUF is refused, or there is none") {
     memory.kind = MK_MEMORY_KIND_CUDA;
     const bool given = GENERATE(true, false);
@@ -303,7 +330,8 @@ TEST_CASE("ibverbs: how memory is registered") {
     memory.kind = MK_MEMORY_KIND_CUDA;
     registrar.dmaBufs = registrar.addresses = false;
     CHECK(missing(failureOf(mkErrorNotSupported, [&] { registerWith(registrar, memory, true); }),
-                  {"DMA-BUF: ", "peer memory: ", "pinned host memory"}) == "");
+                  {"DMA-BUF: ", "DMA-BUF of the driver: the fake has none", "peer memory: ", "pinned host memory"}) ==
+          "");
   }
   CHECK(registrar.left == 0);
 }
