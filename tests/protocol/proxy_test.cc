@@ -134,6 +134,8 @@ struct Rig {
     transport->table = &transportTable;
     transport->properties.maxBatch = maxBatch;
     transport->properties.maxBytes = 1 << 16;
+    transport->properties.contract = MK_CONTRACT_ORDERED;
+    transport->properties.devicePosted = 1;  // where the table has what it takes
     proxy = std::make_unique<Proxy>(transport, 0, 0, 3, *heap, platform, settings.epochStart);
     proxy->connect(std::vector<uint8_t>(3 * MK_TRANSPORT_ADDRESS_BYTES), 1000);
     const auto keys = proxy->registerHeap();
@@ -327,4 +329,105 @@ TEST_CASE("commands outside the heap, or longer than the transport takes, are re
   }));
   const std::lock_guard lock(rig.state.mutex);
   CHECK(rig.state.submissions.empty());
+}
+
+// ---- Queues that agents write themselves ---------------------------------------------------------------------------------
+
+namespace {
+
+// What the fake hands out for a peer.
+struct CardMemory {
+  alignas(64) uint64_t entries[8 * 8] = {};
+  uint32_t record = 0;
+  uint64_t doorbell = 0;
+} card[3];
+uint32_t cardEntries = 8;
+
+void offerCards(mkTransport_t& t) {
+  cardEntries = 8;
+  for (CardMemory& c : card) c = CardMemory{};
+  t.queueDescriptor = [](void*, int peer, void* to, size_t) {
+    auto& d = *static_cast<mkQueueDescriptor_t*>(to);
+    if (d.kind != MK_QUEUE_KIND_MLX5 || d.version != MK_QUEUE_MLX5_VERSION) return int{mkErrorVersion};
+    d.number = 100 + static_cast<uint32_t>(peer);
+    d.entries = card[peer].entries;
+    d.record = &card[peer].record;
+    d.doorbell = &card[peer].doorbell;
+    d.entryCount = cardEntries;
+    d.firstIndex = 2;
+    d.maxBytes = 4096;
+    return 0;
+  };
+  t.memoryDescriptor = [](void*, void* local, void* remote, void* to, size_t) {
+    auto& m = *static_cast<mkQueueMemory_t*>(to);
+    m.key = local != nullptr ? 7 : 9;
+    m.address = reinterpret_cast<uint64_t>(local != nullptr ? local : remote);
+    return 0;
+  };
+}
+
+}  // namespace
+
+TEST_CASE("agents get the cards' queues, and what the cards have done is counted") {
+  Rig rig;
+  offerCards(rig.transportTable);
+  rig.proxy->openCards();
+  const auto& queues = rig.platform.memory().cardQueues;
+  REQUIRE(queues.size() == 3);
+  CHECK(queues[0].entries == nullptr);
+  CHECK(queues[1].number == 101);
+  CHECK(queues[2].entries == card[2].entries);
+  CHECK(queues[1].local[0].key == 7);
+  CHECK(queues[1].remote[4].key == 9);
+  // A registration begins where its part does.
+  const uint64_t begin = rig.heap->layout().data(1);
+  CHECK(queues[1].local[4].base + begin == reinterpret_cast<uint64_t>(rig.heap->base(0) + begin));
+  CHECK(rig.proxy->unfinishedNode() == 1);  // the record is at 0, and entries up to 2 are not the agents'
+  for (auto& c : card) c.record = protocol::bigEndian(uint32_t{2});
+  CHECK(rig.proxy->unfinishedNode() == -1);
+  card[2].record = protocol::bigEndian(uint32_t{5});
+  CHECK(rig.proxy->unfinishedNode() == 2);
+  rig.state.events.push_back({MK_EVENT_RETIRED, 2, 0, 2, 5});
+  rig.start();
+  REQUIRE(eventually([&] { return rig.completed() == 2; }));
+  CHECK(*rig.platform.cardRetired(2) == 5);
+  CHECK(*rig.platform.cardRetired(1) == 2);
+  CHECK(rig.proxy->unfinishedNode() == -1);
+  rig.proxy->stop();
+  CHECK(rig.failures.empty());
+}
+
+TEST_CASE("queues of another version are left to the proxy") {
+  Rig rig;
+  offerCards(rig.transportTable);
+  rig.transportTable.queueDescriptor = [](void*, int, void*, size_t) { return int{mkErrorVersion}; };
+  rig.proxy->openCards();
+  CHECK(rig.platform.memory().cardQueues.empty());
+  const uint64_t data = rig.heap->layout().data(0);
+  rig.command(0, 1, sched::kControlSlots, 16, 101, data, data);
+  rig.start();
+  CHECK(eventually([&] { return rig.completed() == 1; }));
+}
+
+TEST_CASE("queues that make no sense, and completions of queues that nobody has, are errors") {
+  {
+    Rig rig;
+    offerCards(rig.transportTable);
+    cardEntries = 6;
+    try {
+      rig.proxy->openCards();
+      FAIL("taken");
+    } catch (const Error& e) {
+      CHECK(e.code() == mkErrorTransport);
+      CHECK(std::string(e.what()).find("6 entries") != std::string::npos);
+    }
+  }
+  Rig rig;
+  rig.state.events.push_back({MK_EVENT_RETIRED, 1, 0, 1, 1});
+  rig.start();
+  REQUIRE(eventually([&] {
+    const std::lock_guard lock(rig.mutex);
+    return !rig.failures.empty();
+  }));
+  CHECK(rig.failures.front().find("nobody has posted") != std::string::npos);
 }
