@@ -12,8 +12,10 @@ namespace {
 std::string formatList(const char* fmt, va_list list) {
   va_list again;
   va_copy(again, list);
-  char text[1024];
-  std::vsnprintf(text, sizeof(text), fmt, again);
+  // NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): the callers have started it
+  const int length = std::vsnprintf(nullptr, 0, fmt, list);
+  std::string text(length > 0 ? static_cast<size_t>(length) : 0, '\0');
+  if (length > 0) std::vsnprintf(text.data(), text.size() + 1, fmt, again);
   va_end(again);
   return text;
 }
@@ -47,7 +49,7 @@ void setLastError(const std::string& text) { std::snprintf(lastErrorText, sizeof
 
 const char* lastError() { return lastErrorText; }
 
-void setHost(const mkTransportHost_t* host) { hostLog.store(host->log); }
+void setHost(const mkTransportHost_t* host) { hostLog.store(host != nullptr ? host->log : nullptr); }
 
 void logLine(int level, const char* file, int line, const std::string& text) {
   const auto log = hostLog.load();
