@@ -23,8 +23,11 @@ class CpuHeap final : public HeapMemory {
   CpuHeap(uint64_t bytes, bool own) : bytes_(bytes), own_(own) {
     if (own) memory_ = SharedMemory::create("mkernel-heap", bytes);
   }
-  // A thread of this process has made it and opens its parts.
-  explicit CpuHeap(const CpuHeap& owner) : bytes_(owner.bytes_), own_(false), shared_(true), memory_(owner.memory_) {}
+  // Of a thread of this process, which has made it and opens its parts.
+  CpuHeap(uint64_t bytes, std::shared_ptr<SharedMemory> memory)
+      : bytes_(bytes), own_(false), shared_(true), memory_(std::move(memory)) {}
+
+  const std::shared_ptr<SharedMemory>& memory() const { return memory_; }
 
   char* base() const override { return memory_->base(); }
   void prepare(uint32_t, uint64_t offset, uint64_t bytes) override {
@@ -79,8 +82,8 @@ std::shared_ptr<HeapMemory> CpuPlatform::createHeap(uint64_t addressBytes) {
 }
 
 std::shared_ptr<HeapMemory> CpuPlatform::attachHeap(uint64_t addressBytes, const std::shared_ptr<HeapMemory>& owner) {
-  if (owner != nullptr) return std::make_shared<CpuHeap>(static_cast<const CpuHeap&>(*owner));
-  return std::make_shared<CpuHeap>(addressBytes, false);
+  if (owner == nullptr) return std::make_shared<CpuHeap>(addressBytes, false);
+  return std::make_shared<CpuHeap>(addressBytes, dynamic_cast<const CpuHeap&>(*owner).memory());
 }
 
 WindowExport CpuPlatform::exportWindow(void* ptr, size_t bytes) {
@@ -94,21 +97,21 @@ WindowExport CpuPlatform::exportWindow(void* ptr, size_t bytes) {
   return window;
 }
 
-WindowMapping CpuPlatform::importWindow(const std::vector<uint8_t>& bytes, std::vector<UniqueFd> fds,
+WindowMapping CpuPlatform::importWindow(const std::vector<uint8_t>& claim, std::vector<UniqueFd> fds,
                                         bool sameProcess) {
-  Claim claim = {};
-  if (bytes.size() != sizeof(claim)) fail(mkErrorInternal, "a window's claim of %zu bytes", bytes.size());
-  std::memcpy(&claim, bytes.data(), sizeof(claim));
+  Claim theirs = {};
+  if (claim.size() != sizeof(theirs)) fail(mkErrorInternal, "a window's claim of %zu bytes", claim.size());
+  std::memcpy(&theirs, claim.data(), sizeof(theirs));
   std::shared_ptr<SharedMemory> memory;
   if (sameProcess) {
-    memory = std::static_pointer_cast<SharedMemory>(findSegment(claim.segment));
+    memory = std::static_pointer_cast<SharedMemory>(findSegment(theirs.segment));
     if (memory == nullptr) fail(mkErrorInternal, "the window of a rank, a thread of this process, is gone");
   } else {
     if (fds.size() != 1) fail(mkErrorInternal, "%zu descriptors of a peer's window", fds.size());
-    memory = SharedMemory::attach(std::move(fds.front()), claim.segmentBytes, "a peer's window");
-    memory->open(0, claim.segmentBytes);
+    memory = SharedMemory::attach(std::move(fds.front()), theirs.segmentBytes, "a peer's window");
+    memory->open(0, theirs.segmentBytes);
   }
-  return {memory->base() + claim.offset, memory};
+  return {memory->base() + theirs.offset, memory};
 }
 
 void CpuPlatform::setUp(int rank, const sched::Place& place, const Heap& heap, const Settings& settings) {

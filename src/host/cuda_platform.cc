@@ -216,38 +216,30 @@ void CudaPlatform::takeView() {
   progressAt_ = viewAt_;
 }
 
+// With viewMutex_ held.  Whether the copy under way has landed.
+bool CudaPlatform::awaitView(bool wait) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(kAnswerMs);
+  for (;;) {
+    const cudaError_t e = cudaEventQuery(copiedEvent_);
+    if (e == cudaSuccess) break;
+    if (e != cudaErrorNotReady) check(e, "the device has failed");
+    static_cast<void>(cudaGetLastError());
+    if (!wait) return false;
+    if (std::chrono::steady_clock::now() > deadline)
+      fail(mkErrorUnhandledCuda, "device %d has not answered a small copy within %d ms", device_, kAnswerMs);
+    std::this_thread::yield();
+  }
+  takeView();
+  return true;
+}
+
 void CudaPlatform::refresh(bool wait) {
   const OnDevice on(device_);
   const std::lock_guard lock(viewMutex_);
-  const auto deadline = std::chrono::steady_clock::now() + std::chrono::milliseconds(kAnswerMs);
-  // An earlier request may have been answered before what the caller wants to see.
-  for (int requests = wait ? 2 : 1; requests > 0; --requests) {
-    for (; copying_;) {
-      const cudaError_t e = cudaEventQuery(copiedEvent_);
-      if (e == cudaSuccess) {
-        takeView();
-        break;
-      }
-      if (e != cudaErrorNotReady) check(e, "the device has failed");
-      static_cast<void>(cudaGetLastError());
-      if (!wait) return;
-      if (std::chrono::steady_clock::now() > deadline)
-        fail(mkErrorUnhandledCuda, "device %d has not answered a copy of %llu bytes within %d ms", device_,
-             static_cast<unsigned long long>(viewWords_ * sizeof(uint64_t)), kAnswerMs);
-      std::this_thread::yield();
-    }
-    requestView();
-  }
-  while (wait && copying_) {
-    const cudaError_t e = cudaEventQuery(copiedEvent_);
-    if (e == cudaSuccess) {
-      takeView();
-    } else if (e != cudaErrorNotReady) {
-      check(e, "the device has failed");
-    } else if (std::chrono::steady_clock::now() > deadline) {
-      fail(mkErrorUnhandledCuda, "device %d does not answer", device_);
-    }
-  }
+  if (copying_ && !awaitView(wait)) return;
+  requestView();
+  // What was asked for earlier may have been answered before that which the caller wants to see.
+  if (wait) awaitView(true);
 }
 
 uint64_t CudaPlatform::word(uint64_t index) const {

@@ -70,6 +70,7 @@ class CudaPlatform final : public Platform {
  private:
   void requestView();
   void takeView();
+  bool awaitView(bool wait);
   uint64_t hostWord(uint64_t index) const;
   bool lastStream(cudaStream_t* stream) const;
 

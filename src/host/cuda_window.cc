@@ -166,31 +166,31 @@ WindowExport exportWindow(int device, void* ptr, size_t bytes) {
   return window;
 }
 
-WindowMapping importWindow(int device, const std::vector<uint8_t>& bytes, std::vector<UniqueFd> fds, bool sameProcess) {
-  Claim claim;
-  if (bytes.size() < sizeof(claim)) fail(mkErrorInternal, "a window's claim of %zu bytes", bytes.size());
-  std::memcpy(&claim, bytes.data(), sizeof(claim));
-  if (bytes.size() != sizeof(claim) + claim.pieces * sizeof(uint64_t) || fds.size() != claim.pieces)
-    fail(mkErrorInternal, "a window's claim of %zu bytes and %zu descriptors for %u pieces", bytes.size(), fds.size(),
-         claim.pieces);
+WindowMapping importWindow(int device, const std::vector<uint8_t>& claim, std::vector<UniqueFd> fds, bool sameProcess) {
+  Claim theirs;
+  if (claim.size() < sizeof(theirs)) fail(mkErrorInternal, "a window's claim of %zu bytes", claim.size());
+  std::memcpy(&theirs, claim.data(), sizeof(theirs));
+  if (claim.size() != sizeof(theirs) + theirs.pieces * sizeof(uint64_t) || fds.size() != theirs.pieces)
+    fail(mkErrorInternal, "a window's claim of %zu bytes and %zu descriptors for %u pieces", claim.size(), fds.size(),
+         theirs.pieces);
   const OnDevice on(device);
-  if (claim.kind == Claim::runtime) {
+  if (theirs.kind == Claim::runtime) {
     if (sameProcess) {
       // Another device's memory at its own address.
-      const cudaError_t e = cudaDeviceEnablePeerAccess(claim.device, 0);
+      const cudaError_t e = cudaDeviceEnablePeerAccess(theirs.device, 0);
       if (e != cudaErrorPeerAccessAlreadyEnabled) check(e, "reaching the device of a thread of this process");
       static_cast<void>(cudaGetLastError());
-      return {reinterpret_cast<char*>(claim.address), nullptr};
+      return {reinterpret_cast<char*>(theirs.address), nullptr};
     }
     void* base = nullptr;
-    check(cudaIpcOpenMemHandle(&base, claim.handle, cudaIpcMemLazyEnablePeerAccess), "mapping a peer's window");
+    check(cudaIpcOpenMemHandle(&base, theirs.handle, cudaIpcMemLazyEnablePeerAccess), "mapping a peer's window");
     auto opened = std::make_shared<Opened>();
     opened->device = device;
     opened->base = base;
-    return {static_cast<char*>(base) + claim.offset, opened};
+    return {static_cast<char*>(base) + theirs.offset, opened};
   }
-  std::vector<uint64_t> sizes(claim.pieces);
-  std::memcpy(sizes.data(), bytes.data() + sizeof(claim), sizes.size() * sizeof(uint64_t));
+  std::vector<uint64_t> sizes(theirs.pieces);
+  std::memcpy(sizes.data(), claim.data() + sizeof(theirs), sizes.size() * sizeof(uint64_t));
   uint64_t total = 0;
   for (const uint64_t size : sizes) total += size;
   auto mapped = std::make_shared<Mapped>();
@@ -201,7 +201,7 @@ WindowMapping importWindow(int device, const std::vector<uint8_t>& bytes, std::v
     mapped->addresses->map(at, *mapped->pieces.back());
     at += sizes[i];
   }
-  return {mapped->addresses->base() + claim.offset, mapped};
+  return {mapped->addresses->base() + theirs.offset, mapped};
 }
 
 }  // namespace mk::cuda

@@ -200,7 +200,7 @@ MK_HD constexpr GemmArPlan planGemmAr(const GemmArShape& shape, const GemmArChoi
     chunkTiles = 1;  // no messages: the unit of ownership is a tile
   } else {
     // Four tiles (256 KiB for tiles of 128 x 256 bf16), fewer where each owner would have less than four chunks per node.
-    if (chunkTiles == 0) chunkTiles = smaller(4, larger(1, tiles / (uint64_t{locals} * nodes * 4)));
+    if (chunkTiles == 0) chunkTiles = smaller(4, larger(1, tiles / larger(1, uint64_t{locals} * nodes * 4)));
     // A notification has room for 2^20 slots: larger results travel in larger chunks.
     while (ceilDiv(ceilDiv(tiles, chunkTiles), locals) > kMaxSlots - kControlSlots) chunkTiles *= 2;
   }
