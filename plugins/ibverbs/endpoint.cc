@@ -304,6 +304,7 @@ int Endpoint::post(int index, const mkTransportWrite_t* writes, int count) {
   }
   if (take == 0) return 0;
   if (peer.connected() && board_->saidFarewell(index)) look(Clock::now());
+  if (peer.connected() && !peer.doom.empty()) return 0;
   peer.outstanding += take;
   if (!peer.connected()) {
     raiseError(peer, mkErrorRemote);
@@ -320,18 +321,17 @@ int Endpoint::post(int index, const mkTransportWrite_t* writes, int count) {
   }
   for (uint32_t c = 0; c < peer.path.connections; ++c) {
     if (chains_[c].empty()) continue;
-    const int error = peer.connected() ? peer.connections[c].post(chains_[c].finish()) : 0;
+    const int error = peer.doom.empty() ? peer.connections[c].post(chains_[c].finish()) : 0;
     chains_[c].clear();
     // They have been taken, so they complete: with an error.
     if (error != 0)
-      endOf(peer, mkErrorTransport, format("%s: posting failed: %s", nameOf(peer).c_str(), std::strerror(error)),
-            false);
+      failed(peer, mkErrorTransport, format("%s: posting failed: %s", nameOf(peer).c_str(), std::strerror(error)));
   }
   return static_cast<int>(take);
 }
 
 bool Endpoint::postOwn(Peer& peer, Posted::Kind kind, ibv_send_wr& request) {
-  if (!peer.connected() || peer.ownUnderWay == kOwnRequests) return false;
+  if (!peer.connected() || !peer.doom.empty() || peer.ownUnderWay == kOwnRequests) return false;
   ++peer.ownUnderWay;
   Connection& connection = peer.connections.front();
   request.wr_id = static_cast<uint64_t>(indexOf(peer)) << 48 | (connection.ledger.next() & kNumberMask);
@@ -339,7 +339,7 @@ bool Endpoint::postOwn(Peer& peer, Posted::Kind kind, ibv_send_wr& request) {
   posted.kind = kind;
   connection.ledger.add(posted, 1);
   if (const int error = connection.post(&request); error != 0)
-    endOf(peer, mkErrorTransport, format("%s: posting failed: %s", nameOf(peer).c_str(), std::strerror(error)), false);
+    failed(peer, mkErrorTransport, format("%s: posting failed: %s", nameOf(peer).c_str(), std::strerror(error)));
   return true;
 }
 

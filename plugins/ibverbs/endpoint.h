@@ -66,6 +66,10 @@ class Endpoint {
     uint64_t lookupsAsked = 0, lookupsDone = 0;
     Clock::time_point heardAt = {};  // last sign of life
     bool errorRaised = false;
+    // Its connections have failed, for this reason unless a better one comes until doomAt.  Nothing is posted any more.
+    std::string doom;
+    mkResult_t doomStatus = mkSuccess;
+    Clock::time_point doomAt = {};
     std::string reason;  // of its end; "": there has been none
 
     bool connected() const { return !self && reason.empty(); }
@@ -95,6 +99,7 @@ class Endpoint {
   // quiet: no error until somebody posts to the peer.
   void endOf(Peer& peer, mkResult_t status, const std::string& reason, bool quiet);
   void endOfClosed(Peer& peer);
+  void failed(Peer& peer, mkResult_t status, const std::string& reason);
   void raiseError(Peer& peer, mkResult_t status);
   void deviceFailed(const std::string& reason);
   // Makes progress until the condition holds; false at the deadline.

@@ -19,6 +19,8 @@ using namespace std::chrono_literals;
 constexpr auto kLookEvery = 1ms;
 // A peer that has given no sign of life for so long is written a word: if it has died, that fails.
 constexpr auto kSilence = 1s;
+// A port that goes down breaks connections before it is known to be down; then that is what is to be said.
+constexpr auto kPortGrace = 50ms;
 // Closing waits for what is under way as long as something of it completes now and then, up to a limit; then for the peers to
 // have the farewell.
 constexpr std::chrono::milliseconds kDrainPause = 2s, kDrainLimit = 10s, kFarewell = 500ms;
@@ -75,15 +77,11 @@ void Endpoint::completed(const ibv_wc& completion) {
     return;
   }
   if (through > 0) ledger.complete(through - 1, done);
-  // A port that has gone down breaks connections too, and is then what matters.
-  hearDevice();
-  checkPort();
-  if (!peer.connected()) return;
   if (board_->saidFarewell(static_cast<int>(index)))
     endOfClosed(peer);
   else
-    endOf(peer, completion.status == IBV_WC_RETRY_EXC_ERR ? mkErrorRemote : mkErrorTransport, explain(peer, completion),
-          false);
+    failed(peer, completion.status == IBV_WC_RETRY_EXC_ERR ? mkErrorRemote : mkErrorTransport,
+           explain(peer, completion));
 }
 
 void Endpoint::collect(ibv_cq* queue) {
@@ -119,11 +117,15 @@ bool Endpoint::progressUntil(Clock::time_point deadline, const std::function<boo
 
 void Endpoint::look(Clock::time_point now) {
   hearDevice();
+  if (std::any_of(peers_.begin(), peers_.end(), [](const Peer& p) { return p.connected() && !p.doom.empty(); }))
+    checkPort();
   for (size_t i = 0; i < peers_.size(); ++i) {
     Peer& peer = peers_[i];
     if (!peer.connected()) continue;
     if (board_->saidFarewell(static_cast<int>(i)))
       endOfClosed(peer);
+    else if (!peer.doom.empty() && now >= peer.doomAt)
+      endOf(peer, peer.doomStatus, peer.doom, false);
     else if (now - peer.heardAt > kSilence && peer.idle())
       postWord(peer, Posted::Kind::beat, Board::kBeatAt, 1);
   }
@@ -147,14 +149,13 @@ void Endpoint::hearDevice() {
       for (Peer& peer : peers_)
         for (const Connection& connection : peer.connections)
           if (connection.is(pair) && peer.connected())
-            endOf(peer, mkErrorTransport, format("%s: %s", nameOf(peer).c_str(), ibv_event_type_str(type)), false);
+            failed(peer, mkErrorTransport, format("%s: %s", nameOf(peer).c_str(), ibv_event_type_str(type)));
     } else {
       MK_IBVERBS_INFO("%s", text.c_str());
     }
   }
 }
 
-// The event of a port's end may come after its consequences.
 void Endpoint::checkPort() {
   ibv_port_attr port = {};
   if (ibv_query_port(device_.context.get(), device_.info.port, &port) == 0 && port.state != IBV_PORT_ACTIVE)
@@ -178,6 +179,14 @@ void Endpoint::endOf(Peer& peer, mkResult_t status, const std::string& reason, b
   if (!quiet) raiseError(peer, status);
   for (Connection& connection : peer.connections)
     connection.ledger.drop([&](const Posted& posted) { settle(peer, posted, status); });
+}
+
+void Endpoint::failed(Peer& peer, mkResult_t status, const std::string& reason) {
+  if (!peer.connected() || !peer.doom.empty()) return;
+  peer.doom = reason;
+  peer.doomStatus = status;
+  peer.doomAt = Clock::now() + kPortGrace;
+  for (Connection& connection : peer.connections) connection.close();
 }
 
 void Endpoint::endOfClosed(Peer& peer) {
