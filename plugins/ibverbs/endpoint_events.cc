@@ -20,7 +20,7 @@ constexpr auto kLookEvery = 1ms;
 // A peer that has given no sign of life for so long is written a word: if it has died, that fails.
 constexpr auto kSilence = 1s;
 // A port that goes down breaks connections before it is known to be down; then that is what is to be said.
-constexpr auto kPortGrace = 50ms;
+constexpr auto kPortGrace = 500ms;
 // Closing waits for what is under way as long as something of it completes now and then, up to a limit; then for the peers to
 // have the farewell.
 constexpr std::chrono::milliseconds kDrainPause = 2s, kDrainLimit = 10s, kFarewell = 500ms;
