@@ -16,33 +16,6 @@ namespace {
 
 constexpr int64_t kLargest = int64_t{1} << 40;
 
-int64_t parseCount(const std::string& name, const std::string& text, int64_t least, int64_t most) {
-  const char* start = text.c_str();
-  char* end = nullptr;
-  errno = 0;
-  const long long value = std::strtoll(start, &end, 10);
-  int64_t unit = 1;
-  switch (std::toupper(static_cast<unsigned char>(*end))) {
-    case 'K':
-      unit = 1 << 10;
-      break;
-    case 'M':
-      unit = 1 << 20;
-      break;
-    case 'G':
-      unit = 1 << 30;
-      break;
-    default:
-      break;
-  }
-  const char* rest = unit > 1 ? end + 1 : end;
-  if (end == start || *rest || errno || value < least || value > most / unit || value * unit < least) {
-    throw UsageError(name + " " + text + ": a whole number from " + std::to_string(least) + " to " +
-                     std::to_string(most) + " is legal, with K, M or G behind it for 2^10, 2^20, 2^30");
-  }
-  return value * unit;
-}
-
 float parseFloat(const std::string& name, const std::string& text) {
   char* end = nullptr;
   const float value = std::strtof(text.c_str(), &end);
@@ -174,6 +147,33 @@ void checkTogether(const Options& o, int ranks) {
 }
 
 }  // namespace
+
+int64_t parseCount(const std::string& name, const std::string& text, int64_t least, int64_t most) {
+  const char* start = text.c_str();
+  char* end = nullptr;
+  errno = 0;
+  const long long value = std::strtoll(start, &end, 10);
+  int64_t unit = 1;
+  switch (std::toupper(static_cast<unsigned char>(*end))) {
+    case 'K':
+      unit = 1 << 10;
+      break;
+    case 'M':
+      unit = 1 << 20;
+      break;
+    case 'G':
+      unit = 1 << 30;
+      break;
+    default:
+      break;
+  }
+  const char* rest = unit > 1 ? end + 1 : end;
+  if (end == start || *rest || errno || value < least || value > most / unit || value * unit < least) {
+    throw UsageError(name + " " + text + ": a whole number from " + std::to_string(least) + " to " +
+                     std::to_string(most) + " is legal, with K, M or G behind it for 2^10, 2^20, 2^30");
+  }
+  return value * unit;
+}
 
 std::vector<int64_t> Options::scan() const {
   std::vector<int64_t> values;

@@ -62,6 +62,9 @@ class UsageError : public std::runtime_error {
   using std::runtime_error::runtime_error;
 };
 
+// A whole number from `least` to `most`, with K, M or G behind it for 2^10, 2^20, 2^30; else throws UsageError, which begins
+// with the option's name.  For the other programs too.
+int64_t parseCount(const std::string& name, const std::string& text, int64_t least, int64_t most);
 // Throws UsageError.  `ranks` is needed to judge --nodes.
 Options parseOptions(int argc, char** argv, int ranks);
 const char* helpText();

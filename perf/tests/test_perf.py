@@ -4,43 +4,11 @@ meson test calls it once per case: test_perf.py PROGRAM MPIRUN_SH CASE.  The cas
 program spoils its own result before the check and must notice.
 """
 
-import json
-import os
 import re
-import signal
 import subprocess
 import sys
-import tempfile
 
-TIMEOUT = 100
-
-
-def run(ranks, *arguments):
-    """Returns exit status, standard output, standard error and the JSON objects of one run."""
-    with tempfile.TemporaryDirectory() as folder:
-        path = os.path.join(folder, "rows.json")
-        command = ["sh", sys.argv[2], "-np", str(ranks), sys.argv[1], "--json", path, "-T", "60", *arguments]
-        print("+", " ".join(command), flush=True)
-        process = subprocess.Popen(
-            command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-        )
-        try:
-            out, err = process.communicate(timeout=TIMEOUT)
-        except subprocess.TimeoutExpired:
-            os.killpg(process.pid, signal.SIGKILL)
-            out, err = process.communicate()
-            sys.exit(f"no end within {TIMEOUT} s\n{out}{err}")
-        print(out + err, flush=True)
-        records = []
-        if os.path.exists(path):
-            with open(path, encoding="utf-8") as file:
-                records = [json.loads(line) for line in file]
-        return process.returncode, out, err, records
-
-
-def expect(condition, text):
-    if not condition:
-        sys.exit("FAILED: " + text)
+from runner import expect, refused, run
 
 
 def good(nodes, locals_, sizes, *arguments, exchange=None, net=None):
@@ -86,13 +54,6 @@ def caught(arguments, ranks=4):
     expect(records[-1]["record"] == "summary" and not records[-1]["passed"], "summary")
     expect(not records[-2]["passed"], "row")
     return records[-2]
-
-
-def refused(text, *arguments, ranks=2, status=2):
-    actual, out, err, _ = run(ranks, *arguments)
-    expect(actual == status, f"exit status {actual}, not {status}")
-    expect(text in err, f"standard error does not say {text!r}")
-    expect("PASSED" not in out, "no verdict")
 
 
 def world_1x1():
