@@ -85,7 +85,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
  private:
   Comm(int nranks, int rank, const Settings& settings);
   void setUp(const mkUniqueId_t& id);
-  void setUpNetwork();
+  void setUpNetwork(const std::vector<std::string>& gpus);  // of the node's ranks, as PCI bus ids
   void growTo(uint64_t workspace);
   template <class Step>
   void together(const std::string& what, Step&& step);

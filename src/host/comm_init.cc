@@ -8,6 +8,7 @@
 #include "host/comm.h"
 #include "host/fd_exchange.h"
 #include "host/log.h"
+#include "host/nic_choice.h"
 
 namespace mk {
 
@@ -24,6 +25,26 @@ T valueOf(const std::vector<uint8_t>& bytes, int rank) {
     fail(mkErrorInternal, "rank %d sent %zu bytes where %zu were due", rank, bytes.size(), sizeof(T));
   std::memcpy(&value, bytes.data(), sizeof(T));
   return value;
+}
+
+int chooseDevice(const Transport& transport, const std::vector<std::string>& gpus, uint32_t local) {
+  NicQuestion question;
+  question.gpus = gpus;
+  question.local = local;
+  question.cpus = allowedCpus();
+  for (int d = 0; d < transport.devices; ++d) {
+    mkTransportDevice_t device = {};
+    device.structSize = sizeof(device);
+    if (transport.table->deviceInfo(transport.context, d, &device) != 0)
+      fail(mkErrorTransport, "transport %s cannot describe device %d: %s", transport.name.c_str(), d,
+           transport.table->lastError());
+    question.devices.push_back(device);
+  }
+  const NicChoice choice = chooseNic(question);
+  const mkTransportDevice_t& chosen = question.devices[static_cast<size_t>(choice.device)];
+  MK_INFO(net, "transport %s: device %d of %d, %.64s, PCI %.16s: %s", transport.name.c_str(), choice.device,
+          transport.devices, chosen.name, chosen.pciBusId[0] != '\0' ? chosen.pciBusId : "none", choice.reason.c_str());
+  return choice.device;
 }
 
 }  // namespace
@@ -91,21 +112,27 @@ void Comm::setUp(const mkUniqueId_t& id) {
   struct Process {
     uint64_t token;
     uint32_t capacity, reserved;
+    char gpu[16];  // PCI bus id
   };
-  const Process mine = {processToken(), platform_->capacity(), 0};
+  Process mine = {processToken(), platform_->capacity(), 0, {}};
+  platform_->pciBusId().copy(mine.gpu, sizeof(mine.gpu) - 1);
   const auto all = bootstrap_->allgather(bytesOf(mine), "processes");
   uint32_t capacity = mine.capacity;
+  std::vector<std::string> gpus(place.locals);
   for (int r = 0; r < nranks_; ++r) {
     const auto theirs = valueOf<Process>(all[static_cast<size_t>(r)], r);
     processes_.push_back(theirs.token);
     capacity = std::min(capacity, theirs.capacity);
+    const PeerInfo& peer = bootstrap_->peers()[static_cast<size_t>(r)];
+    if (static_cast<uint32_t>(peer.node) == place.node)
+      gpus[static_cast<size_t>(peer.localRank)].assign(theirs.gpu, strnlen(theirs.gpu, sizeof(theirs.gpu)));
   }
   platform_->setCapacity(capacity);
 
   heap_ = std::make_unique<Heap>(*bootstrap_, *platform_, rank_, place, settings_.heapMaxBytes, settings_.epochStart,
                                  processes_, settings_.initTimeoutMs);
   together("private memory", [&] { platform_->setUp(rank_, place, *heap_, settings_); });
-  if (place.nodes > 1) setUpNetwork();
+  if (place.nodes > 1) setUpNetwork(gpus);
   growTo(settings_.heapBytes);
   if (proxy_ != nullptr) {
     together("proxy",
@@ -118,7 +145,7 @@ void Comm::setUp(const mkUniqueId_t& id) {
           transportName_.empty() ? "none" : transportName_.c_str());
 }
 
-void Comm::setUpNetwork() {
+void Comm::setUpNetwork(const std::vector<std::string>& gpus) {
   const sched::Place& place = place_;
   std::shared_ptr<Transport> transport;
   together("loading the transport", [&] {
@@ -127,7 +154,9 @@ void Comm::setUpNetwork() {
     if (transport->properties.contract == MK_CONTRACT_COMPLETION && transport->properties.immediateBits < 32)
       fail(mkErrorTransport, "transport %s carries %u immediate bits; 32 are needed", transport->name.c_str(),
            transport->properties.immediateBits);
-    proxy_ = std::make_unique<Proxy>(transport, 0, place.node, place.nodes, *heap_, *platform_, settings_.epochStart);
+    const int device = chooseDevice(*transport, gpus, place.local);
+    proxy_ =
+        std::make_unique<Proxy>(transport, device, place.node, place.nodes, *heap_, *platform_, settings_.epochStart);
   });
   // Both ends must speak the same contract.
   std::string mine(transportName_);

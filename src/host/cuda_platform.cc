@@ -93,6 +93,12 @@ CudaPlatform::~CudaPlatform() {
   }
 }
 
+std::string CudaPlatform::pciBusId() const {
+  char id[32] = "";
+  check(cudaDeviceGetPCIBusId(id, sizeof(id), device_), "asking for the device's PCI bus id");
+  return id;
+}
+
 // -1: nothing to restore.  The capture mode is part of it: calls of the library never disturb a capture.
 int CudaPlatform::bind() const {
   int before = -1;

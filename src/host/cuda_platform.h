@@ -23,6 +23,7 @@ class CudaPlatform final : public Platform {
   int device() const override { return device_; }
   uint32_t smCount() const override { return smCount_; }
   std::array<uint8_t, 16> deviceId() const override { return uuid_; }
+  std::string pciBusId() const override;
   uint32_t capacity() const override { return clusters_; }
   void setCapacity(uint32_t clusters) override { clusters_ = clusters; }
   int bind() const override;

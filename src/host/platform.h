@@ -89,6 +89,7 @@ class Platform {
   virtual int device() const = 0;        // CUDA ordinal, or -1
   virtual uint32_t smCount() const = 0;  // or agents
   virtual std::array<uint8_t, 16> deviceId() const { return {}; }
+  virtual std::string pciBusId() const { return {}; }  // of the GPU
 
   // What must be the smallest of all ranks' for their plans to agree; 0: nothing.
   virtual uint32_t capacity() const { return 0; }

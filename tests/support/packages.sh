@@ -11,7 +11,7 @@ set -eu
 
 packages_of() {
   case $1 in
-    build) echo gcc g++ meson ninja-build pkg-config libeigen3-dev libfabric-dev libibverbs-dev python3 ;;
+    build) echo gcc g++ meson ninja-build pkg-config libeigen3-dev libfabric-dev libhwloc-dev libibverbs-dev python3 ;;
     mpi) echo openmpi-bin libopenmpi-dev ;;
     test) echo catch2 abigail-tools binutils ;;
     vm) echo ibverbs-providers qemu-system-x86 busybox-static iproute2 xz-utils ;;
