@@ -6,9 +6,11 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "host/error.h"
+#include "host/params.h"
 #include "host/transport.h"
 #include "support/catch_compat.h"
 #include "support/child.h"
@@ -57,6 +59,7 @@ TEST_CASE("loader: every kind of unusable plugin keeps its reason") {
       {"empty", "mkTransport_v1 is truncated: 0 bytes", 0, 0},
       {"no_symbol", "exports no mkTransport_v1", 0, 0},
       {"undefined", "undefined symbol: mkStubNowhereDefined", 0, 0},
+      {"no_library", "libmkNowhere.so.9: cannot open shared object file", 0, 0},
       {"lacks_entry", "lacks the required entry 'post'", 1, MK_TRANSPORT_ABI_MINOR},
       {"no_devices", "no devices", 1, MK_TRANSPORT_ABI_MINOR},
       {"devices_fail", "devices could not be listed: the bus does not answer", 1, MK_TRANSPORT_ABI_MINOR},
@@ -214,14 +217,20 @@ TEST_CASE("loader: where the process looks") {
 // ---- In a process of its own: what the environment says is read once -----------------------------------------------
 
 TEST_CASE("child: loader", "[.child]") {
-  std::string name;
-  if (const char* given = std::getenv("LOADER_TEST_NAME")) name = given;
   try {
-    std::printf("chosen: %s\n", acquireTransport(name)->name.c_str());
+    std::printf("chosen: %s\n", acquireTransport(params().net)->name.c_str());
   } catch (const Error& error) {
     std::printf("refused: %s\n", error.what());
   }
-  for (const TransportStatus& status : transportStatuses()) std::printf("%s: %s\n", status.name, status.status);
+  int count = 0;
+  CHECK(mkTransportCount(&count) == mkSuccess);
+  for (int i = 0; i < count; ++i) {
+    mkTransportInfo_t info = {};
+    info.structSize = sizeof(info);
+    info.structId = MK_ID_TRANSPORT_INFO;
+    CHECK(mkTransportQuery(i, &info) == mkSuccess);
+    std::printf("%s: %s\n", info.name, info.status);
+  }
 }
 
 TEST_CASE("loader: the process's own") {
@@ -231,13 +240,25 @@ TEST_CASE("loader: the process's own") {
   CHECK(missing(chosen.out, {"chosen: loopback\n", "efa: no devices\n", "loopback: \n"}) == "");
   CHECK(missing(chosen.err, {"using transport loopback (ordered contract"}) == "");
 
-  const test::Child named = test::runSelf("child: loader", {path, "LOADER_TEST_NAME=good", "MKERNEL_DEBUG=INFO"});
+  const test::Child named = test::runSelf("child: loader", {path, "MKERNEL_NET=good", "MKERNEL_DEBUG=INFO"});
   CHECK(missing(named.out, {"chosen: good\n"}) == "");
   CHECK(missing(named.err, {"the stub says hello, 100%s"}) == "");
 
-  const test::Child refused = test::runSelf("child: loader", {path, "LOADER_TEST_NAME=efa"});
+  const test::Child refused = test::runSelf("child: loader", {path, "MKERNEL_NET=efa"});
   CHECK(missing(refused.out, {"refused: ", "no devices"}) == "");
   CHECK(refused.out.find("loopback") == std::string::npos);
+
+  // Both versions, or the loader's words: from mkTransportQuery, and in the log.
+  for (const auto& [name, words] : {std::pair("older_major", "interface version 0.3, this library needs 1.x"),
+                                    std::pair("newer_major", "interface version 2.3, this library needs 1.x"),
+                                    std::pair("no_library", "libmkNowhere.so.9: cannot open shared object file")}) {
+    const std::string asked = name;
+    const test::Child child = test::runSelf("child: loader", {path, "MKERNEL_NET=" + asked, "MKERNEL_DEBUG=INFO"});
+    CHECK(child.status == 0);
+    CHECK(missing(child.out, {"refused: ", "\n" + asked + ": ", words}) == "");
+    CHECK(child.out.find("chosen") == std::string::npos);
+    CHECK(missing(child.err, {"transport " + asked + ": not usable: ", words}) == "");
+  }
 
   const test::Child wrong = test::runSelf("child: loader", {path, "MKERNEL_LOOPBACK_CONTRACT=strict"});
   CHECK(missing(wrong.out, {"MKERNEL_LOOPBACK_CONTRACT=strict: must be ordered or completion"}) == "");
