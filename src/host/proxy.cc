@@ -4,6 +4,7 @@
 #include <cstring>
 #include <utility>
 
+#include "host/affinity.h"
 #include "host/error.h"
 #include "host/log.h"
 #include "host/thread.h"
@@ -135,6 +136,7 @@ void Proxy::failed(int node, const std::string& text) {
 
 void Proxy::loop() {
   const BoundThread bound(platform_);
+  moveNear(platform_.pciBusId());
   uint32_t idleRounds = 0;
   for (;;) {
     const int wanted = wanted_.load(std::memory_order_acquire);
