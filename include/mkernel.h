@@ -277,8 +277,10 @@ typedef struct {
  * stream.
  *   CUDA platform: returns at once; a, b, bias and c are memory of the communicator's device.  Operations run in the order of
  * the calls, also on different streams: a launch on another stream than the last one waits for what is on that, which must
- * therefore still exist.  May be captured into a graph, and replayed any number of times, mixed with other launches, in the
- * same order on all ranks; replays on several streams, and replays beside launches, are ordered by the caller.  A failure is
+ * therefore still exist then.  May be captured into a graph, and replayed any number of times, mixed with other launches, in the
+ * same order on all ranks; replays on several streams, and replays beside launches, are ordered by the caller, who also
+ * synchronises their streams before mkCommFinalize, mkCommDestroy and mkCommAbort: replays that are only queued are not seen,
+ * and must not begin after the communicator is gone.  cudaStreamPerThread is one stream only if one thread launches.  A failure is
  * seen by mkCommGetAsyncError after the stream has been synchronised.
  *   CPU platform: launching on a second stream while an operation on another is unfinished is mkErrorInvalidUsage. */
 MK_EXPORT mkResult_t mkGemmAllReduce(mkComm_t comm, const mkGemmAllReduceArgs_t* args, mkStream_t stream);

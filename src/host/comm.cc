@@ -215,6 +215,7 @@ void Comm::launch(Operation operation, mkStream_t stream) {
 void Comm::launchAsync(const Operation& operation, mkStream_t stream) {
   const bool captured = platform_->follow(stream);
   uint32_t refusals = 0;
+  uint64_t number = 0;
   {
     const std::lock_guard lock(mutex_);
     if (error_ != mkSuccess) throw Error(error_, errorText_);
@@ -227,7 +228,8 @@ void Comm::launchAsync(const Operation& operation, mkStream_t stream) {
     if (!captured) {
       const auto refused = refusals_.find(++launched_);
       refusals = refused != refusals_.end() ? refused->second : 0;
-      bootstrap_->noteLaunched(settings_.epochStart + launched_);
+      number = settings_.epochStart + launched_;
+      bootstrap_->noteLaunched(number);
     }
   }
   try {
@@ -240,7 +242,7 @@ void Comm::launchAsync(const Operation& operation, mkStream_t stream) {
     finishLaunch();
     throw;
   }
-  if (refusals > 0) bootstrap_->report(rejection(settings_.epochStart + launched_, refusals, {}));
+  if (refusals > 0) bootstrap_->report(rejection(number, refusals, {}));
   finishLaunch();
 }
 
@@ -354,17 +356,30 @@ void Comm::awaitVerdict(int timeoutMs) {
 // ---- Ends --------------------------------------------------------------------------------------------------------
 
 // A launch has not ended.
-bool Comm::busy() const {
+bool Comm::busy(bool strict) const {
   {
     const std::lock_guard lock(mutex_);
     if (pending_ > 0) return true;
   }
-  return platform_->busy();
+  const bool busy = platform_->busy(strict);
+  noteEpoch(bootstrap_.get());
+  return busy;
+}
+
+// Graphs launch without this rank's host: it learns from the epoch.  Before its part in a collective call says how far it is.
+void Comm::noteEpoch(Bootstrap* bootstrap) const {
+  if (!platform_->asynchronous()) return;
+  const std::lock_guard lock(mutex_);
+  const uint64_t epoch = platform_->word(OwnLayout::epoch);
+  if (epoch <= settings_.epochStart + launched_) return;
+  launched_ = epoch - settings_.epochStart;
+  bootstrap->noteLaunched(epoch);
+  refusals_.erase(refusals_.begin(), refusals_.upper_bound(launched_));
 }
 
 void Comm::requireQuiet(const char* what) const {
   platform_->requireNoCapture(what);
-  if (!busy()) return;
+  if (!busy(true)) return;
   const std::lock_guard lock(mutex_);
   fail(mkErrorInvalidUsage, "%s while %s of this communicator are unfinished; synchronise the stream first", what,
        pending_ > 0 ? format("%u operation(s)", pending_).c_str() : "operations");
@@ -379,7 +394,7 @@ bool Comm::awaitIdle(Deadline deadline) {
     std::unique_lock lock(mutex_);
     if (!changed_.wait_until(lock, deadline, [this] { return pending_ == 0; })) return false;
   }
-  while (platform_->busy()) {
+  while (busy(true)) {
     if (std::chrono::steady_clock::now() > deadline) return false;
     std::this_thread::sleep_for(std::chrono::microseconds(200));
   }

@@ -99,7 +99,8 @@ class Comm : public std::enable_shared_from_this<Comm> {
     uint64_t at = 0;
   };
   OwnError reportRecord(const char* name, uint32_t hash, const protocol::FailRecord& record);
-  bool busy() const;
+  bool busy(bool strict) const;
+  void noteEpoch(Bootstrap* bootstrap) const;
   void finishLaunch();
   void awaitVerdict(int timeoutMs);
   using Deadline = std::chrono::steady_clock::time_point;
@@ -146,8 +147,9 @@ class Comm : public std::enable_shared_from_this<Comm> {
   mkStream_t pendingStream_ = nullptr;
   std::map<uint32_t, std::string> argumentTexts_;  // of an asynchronous platform: of the newest launches, by hash
   OwnError ownError_;                              // likewise: what this rank's agents said, until the verdict comes
-  uint64_t launched_ = 0;  // operations put on a stream, or replayed in graphs; the epoch of the next is one more
-  std::map<uint64_t, uint32_t>
+  mutable uint64_t launched_ =
+      0;  // operations put on a stream, or replayed in graphs; the epoch of the next is one more
+  mutable std::map<uint64_t, uint32_t>
       refusals_;                  // how often this rank refused an operation not yet over, by number as launched_
   uint64_t runningSince_ = 0;     // clock when the running launch began; 0: none
   uint64_t runningAfter_ = 0;     // of an asynchronous platform: the epoch before it

@@ -184,7 +184,12 @@ void Comm::setUpNetwork(const std::vector<std::string>& gpus) {
 }
 
 void Comm::growTo(uint64_t workspace) {
-  heap_->grow(*bootstrap_, workspace);
+  try {
+    heap_->grow(*bootstrap_, workspace);
+  } catch (const Error& e) {
+    if (heap_->torn()) setError(e.code(), e.what());  // on every rank
+    throw;
+  }
   if (proxy_ != nullptr) {
     const sched::Place& place = place_;
     // The endpoint is this thread's meanwhile: a verdict must not close it (tick).
@@ -240,11 +245,13 @@ void Comm::reserve(size_t bytes) {
 }
 
 void Comm::finalize() {
-  platform_->requireNoCapture("mkCommFinalize");
-  while (!awaitIdle(after(1000)) && asyncError() == mkSuccess) {
-  }
-  throwIfFailed();
-  together("mkCommFinalize", [this] { requireNetworkSettled(); });
+  together("mkCommFinalize", [this] {
+    platform_->requireNoCapture("mkCommFinalize");
+    while (!awaitIdle(after(1000)) && asyncError() == mkSuccess) {
+    }
+    throwIfFailed();
+    requireNetworkSettled();
+  });
 }
 
 mkWindow* Comm::registerWindow(void* ptr, size_t bytes) {

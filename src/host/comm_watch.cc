@@ -64,7 +64,7 @@ FailureReport Comm::waitingReport(uint64_t now) {
   if (why.stage == protocol::Stage::none) return report;
   waitingAt_ = now;
   report.kind = FailureReport::waiting;
-  report.epoch = platform_->word(OwnLayout::epoch) + 1;
+  report.epoch = view.epoch;
   report.stageOrder = static_cast<uint32_t>(why.stage);
   report.missingRank = rankOf(why);
   const auto refused = refusals_.find(report.epoch - settings_.epochStart);
@@ -100,13 +100,34 @@ FailureReport Comm::stuckReport(uint64_t now) {
 
 // Of an asynchronous platform: sees launches begin, end and fail, which no thread of the host waits for.
 void Comm::watchLaunches(Bootstrap* bootstrap, uint64_t now) {
+  OwnError own;
   try {
+    static_cast<void>(platform_->bind());  // this thread's for good
     platform_->refresh(false);
   } catch (const Error& e) {
-    setError(e.code(), e.what());
-    return;
+    // The others would wait for this rank, without a deadline.
+    own.code = e.code();
+    own.text = format("rank %d: %s", rank_, e.what());
+    own.at = now;
+    {
+      const std::lock_guard lock(mutex_);
+      if (error_ != mkSuccess) return;
+      if (ownError_.code != mkSuccess) {
+        own = now - ownError_.at > kVerdictNs ? ownError_ : OwnError();
+      } else {
+        ownError_ = own;
+      }
+    }
+    if (own.code == mkSuccess) return;
+    if (own.at != now) return setError(own.code, own.text);
+    FailureReport report;
+    report.kind = FailureReport::protocol;
+    report.missingRank = rank_;
+    report.epoch = platform_->word(OwnLayout::epoch) + 1;
+    report.text = own.text;
+    return bootstrap->report(report);
   }
-  OwnError own;
+  noteEpoch(bootstrap);
   {
     const std::lock_guard lock(mutex_);
     const uint64_t epoch = platform_->word(OwnLayout::epoch);
@@ -115,12 +136,6 @@ void Comm::watchLaunches(Bootstrap* bootstrap, uint64_t now) {
     } else if (runningSince_ == 0 || epoch != runningAfter_) {
       runningSince_ = now;
       runningAfter_ = epoch;
-    }
-    // Graphs launch without this rank's host: it learns from the epoch.
-    if (epoch > settings_.epochStart + launched_) {
-      launched_ = epoch - settings_.epochStart;
-      bootstrap->noteLaunched(epoch);
-      refusals_.erase(refusals_.begin(), refusals_.upper_bound(launched_));
     }
     if (ownError_.code != mkSuccess && now - ownError_.at > kVerdictNs) own = ownError_;
   }
@@ -141,16 +156,16 @@ void Comm::watchLaunches(Bootstrap* bootstrap, uint64_t now) {
 void Comm::tick() {
   Bootstrap* bootstrap = control_.load(std::memory_order_acquire);
   if (bootstrap == nullptr) return;
-  const BoundThread bound(*platform_);
   if (platform_->asynchronous()) watchLaunches(bootstrap, nowNs());
   bool failed = false, awaited = false;
   {
     const std::lock_guard lock(mutex_);
     failed = error_ != mkSuccess;
     awaited = !leaving_.empty();
+    if (failed && stopped_ && !awaited) return;
   }
   // From then on no launch begins.  Where nothing depends on it, the platform is not asked.
-  const bool idle = (failed || awaited) && !busy();
+  const bool idle = (failed || awaited) && !busy(failed);
   FailureReport report, waiting, stuck;
   std::vector<int> free;
   bool stopProxy = false;

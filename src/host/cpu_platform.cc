@@ -196,7 +196,7 @@ protocol::FailRecord CpuPlatform::runGemmAr(const GemmArCall& call, mkStream_t) 
 
 LaunchView CpuPlatform::view(uint64_t) const {
   const emu::WaitBoard& waits = agents_->waits;
-  return {waits.lastProgress(), waits.lastPoll(), waits.root()};
+  return {word(OwnLayout::epoch) + 1, waits.lastProgress(), waits.lastPoll(), waits.root()};
 }
 
 }  // namespace mk

@@ -6,6 +6,7 @@
 
 #include "host/cuda.h"
 #include "host/socket.h"
+#include "kernels/gemm_ar.h"
 #include "sched/common.h"
 
 namespace mk::cuda {
@@ -25,6 +26,19 @@ CUmemAllocationProp properties(int device) {
 }
 
 }  // namespace
+
+int buildVersion() { return CUDART_VERSION; }
+const char* buildArchs() { return "90a"; }
+
+std::string unusable() {
+  int count = 0, device = 0;
+  cudaError_t e = cudaGetDeviceCount(&count);
+  if (e == cudaSuccess && count == 0) e = cudaErrorNoDevice;
+  if (e == cudaSuccess) e = cudaGetDevice(&device);
+  if (e == cudaSuccess) return kernels::gemmArUnsupported(device);
+  static_cast<void>(cudaGetLastError());
+  return format("%s (%s)", cudaGetErrorString(e), cudaGetErrorName(e));
+}
 
 // ---- Physical memory and addresses -----------------------------------------------------------------------------------
 

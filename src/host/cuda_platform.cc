@@ -21,7 +21,7 @@ namespace {
 using protocol::OwnLayout;
 
 constexpr uint64_t kRaised = 4096;    // flags under way
-constexpr int kAnswerMs = 10'000;     // the GPU's copy engine answers by then
+constexpr int kAnswerMs = 2'000;      // the GPU's copy engine answers by then
 constexpr uint64_t kRevokedWord = 1;  // in pinned memory, behind the copied words: what revoke() copies
 constexpr uint64_t kPinnedAlign = 256;
 constexpr uint64_t kQueueWords = protocol::Mlx5Queue::countWords(protocol::Mlx5Queue::kMaxEntries);
@@ -31,19 +31,6 @@ kernels::Type kernelType(uint32_t dtype) {
 }
 
 }  // namespace
-
-int buildVersion() { return CUDART_VERSION; }
-const char* buildArchs() { return "90a"; }
-
-std::string unusable() {
-  int count = 0, device = 0;
-  cudaError_t e = cudaGetDeviceCount(&count);
-  if (e == cudaSuccess && count == 0) e = cudaErrorNoDevice;
-  if (e == cudaSuccess) e = cudaGetDevice(&device);
-  if (e == cudaSuccess) return kernels::gemmArUnsupported(device);
-  static_cast<void>(cudaGetLastError());
-  return format("%s (%s)", cudaGetErrorString(e), cudaGetErrorName(e));
-}
 
 std::unique_ptr<Platform> makePlatform(const Settings& settings) {
   if (const std::string why = unusable(); !why.empty())
@@ -232,7 +219,7 @@ bool CudaPlatform::awaitView(bool wait) {
     static_cast<void>(cudaGetLastError());
     if (!wait) return false;
     if (std::chrono::steady_clock::now() > deadline)
-      fail(mkErrorUnhandledCuda, "device %d has not answered a small copy within %d ms", device_, kAnswerMs);
+      fail(mkErrorTimeout, "device %d has not answered a small copy within %d ms", device_, kAnswerMs);
     std::this_thread::yield();
   }
   takeView();
@@ -265,6 +252,7 @@ LaunchView CudaPlatform::view(uint64_t) const {
   v.progressAt = progressAt_;
   v.polledAt = viewAt_;
   const uint64_t epoch = view_[OwnLayout::epoch] + 1;
+  v.epoch = epoch;
   if (view_[OwnLayout::blocksBegun] == view_[OwnLayout::blocksLeft] || view_[OwnLayout::allEntered] == epoch) return v;
   v.waits.stage = protocol::Stage::entered;
   const sched::Place& at = memory_.place;
@@ -461,32 +449,43 @@ bool CudaPlatform::follow(mkStream_t stream) {
 }
 
 void CudaPlatform::requireNoCapture(const char* what) const {
-  unsigned long long id = 0;
   cudaStream_t last = nullptr;
-  if (lastStream(&last) && captureOf(last, &id) == cudaStreamCaptureStatusActive)
+  if (lastStream(&last) && stateOf(last) == StreamState::capturing)
     fail(mkErrorCapture, "%s while stream %p, which has operations of this communicator, is being captured", what,
          static_cast<void*>(last));
 }
 
-bool CudaPlatform::busy() {
+// Of a stream that may be gone, or be another one on another thread.  A stream that is being captured must not be asked for more.
+CudaPlatform::StreamState CudaPlatform::stateOf(cudaStream_t stream) const {
+  if (stream == cudaStreamPerThread) return StreamState::unknown;
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  cudaError_t e = cudaStreamIsCapturing(stream, &status);
+  if (e == cudaSuccess && status == cudaStreamCaptureStatusActive) return StreamState::capturing;
+  if (e == cudaSuccess && status == cudaStreamCaptureStatusNone) e = cudaStreamQuery(stream);
+  static_cast<void>(cudaGetLastError());
+  if (e == cudaSuccess) return status == cudaStreamCaptureStatusNone ? StreamState::empty : StreamState::unknown;
+  // The legacy stream beside somebody's capture; one that has been destroyed.
+  if (e == cudaErrorNotReady || e == cudaErrorStreamCaptureImplicit || e == cudaErrorInvalidResourceHandle ||
+      e == cudaErrorContextIsDestroyed || e == cudaErrorInvalidValue)
+    return StreamState::unknown;
+  check(e, "the device has failed");
+  return StreamState::unknown;
+}
+
+bool CudaPlatform::busy(bool strict) {
   try {
     const OnDevice on(device_);
     cudaStream_t last = nullptr;
-    if (lastStream(&last)) {
-      const cudaError_t e = cudaStreamQuery(last);
-      if (e != cudaErrorNotReady) check(e, "the device has failed");
-      static_cast<void>(cudaGetLastError());
-      refresh(true);
-      {
-        const std::lock_guard lock(viewMutex_);
-        // What the stream still has to do may be the caller's own.  With graphs the count of epochs does not tell.
-        if (e == cudaErrorNotReady && (captureId_ != 0 || view_[OwnLayout::epoch] != lastEpoch_)) return true;
-      }
-    } else {
-      refresh(true);
+    const bool empty = !lastStream(&last) || stateOf(last) == StreamState::empty;
+    refresh(true);
+    {
+      const std::lock_guard lock(viewMutex_);
+      // What the stream still has to do may be the caller's own.  With graphs the count of epochs does not tell.
+      if (!empty && (captureId_ != 0 ? strict : view_[OwnLayout::epoch] < lastEpoch_)) return true;
     }
     return running();
   } catch (const Error& e) {
+    if (e.code() == mkErrorTimeout) return true;
     MK_WARN(launch, "%s", e.what());
     return false;  // nothing runs on a device that has failed
   }

@@ -63,7 +63,7 @@ class CudaPlatform final : public Platform {
   LaunchView view(uint64_t now) const override;
   bool follow(mkStream_t stream) override;
   void requireNoCapture(const char* what) const override;
-  bool busy() override;
+  bool busy(bool strict) override;
   bool running() const override;
   bool hasRecord() const override;
   protocol::FailRecord record() const override { return *memory_.record; }
@@ -74,6 +74,8 @@ class CudaPlatform final : public Platform {
   bool awaitView(bool wait);
   uint64_t hostWord(uint64_t index) const;
   bool lastStream(cudaStream_t* stream) const;
+  enum class StreamState { empty, capturing, unknown };  // unknown: busy, or it cannot be asked
+  StreamState stateOf(cudaStream_t stream) const;
 
   int device_ = 0;
   uint32_t smCount_ = 0, clusters_ = 0;

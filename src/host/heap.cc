@@ -115,9 +115,11 @@ void Heap::exchange(Bootstrap& bootstrap, uint32_t firstPart, uint64_t workspace
       }
     }
   });
+  committing_ = true;
   agreed(bootstrap, "heap: mapping", [&] {
     for (const auto& memory : memories_) memory->commit();
   });
+  committing_ = false;
 }
 
 void Heap::grow(Bootstrap& bootstrap, uint64_t workspace) {

@@ -18,12 +18,14 @@ class Heap {
   Heap(Bootstrap& bootstrap, Platform& platform, int rank, const sched::Place& place, uint64_t maxWorkspace,
        uint64_t epochStart, const std::vector<uint64_t>& processes, int timeoutMs);
 
-  // Collective; no operation may be in flight.  Grows to at least `workspace`, or throws on every rank and changes nothing.
+  // Collective; no operation may be in flight.  Grows to at least `workspace`, or throws on every rank and changes nothing,
+  // unless torn() says on every rank that mapping has failed halfway.
   void grow(Bootstrap& bootstrap, uint64_t workspace);
 
   const sched::HeapLayout& layout() const { return layout_; }
   const sched::ControlLayout& control() const { return control_; }
   uint64_t workspace() const { return workspace_; }
+  bool torn() const { return committing_; }
   uint32_t localRank() const { return local_; }
   char* base(uint32_t local) const { return memories_[local]->base(); }
 
@@ -48,6 +50,7 @@ class Heap {
   sched::ControlLayout control_;
   uint32_t local_ = 0;
   uint64_t workspace_ = 0;
+  bool committing_ = false;
   std::vector<std::shared_ptr<HeapMemory>> memories_;  // by local rank
 };
 

@@ -113,7 +113,9 @@ void HubFailure::compareRejected() {
 // A rank in a collective call launches nothing before the others have come to it too, and they are in an operation.
 void HubFailure::compareCalls(const Elsewhere& elsewhere) {
   if (stopped_ || mismatch_.has_value()) return;
+  const TimePoint fresh = Clock::now() - std::chrono::milliseconds(waitingMs);
   for (const auto& [waiter, waits] : waiting_) {
+    if (waitingAt_[waiter] < fresh) continue;  // it has got on since
     const std::string other = elsewhere(waits.epoch);
     if (other.empty()) continue;
     verdict_(mkErrorInvalidUsage,

@@ -75,6 +75,7 @@ struct ProxyShared {
 
 // How the running launch gets on, as far as can be seen from outside.  Clock: nowNs().
 struct LaunchView {
+  uint64_t epoch = 0;       // of the launch
   uint64_t progressAt = 0;  // newest sign of progress
   uint64_t polledAt = 0;    // when its agents were last known to look
   protocol::Why waits;      // what the others wait for too; stage none: nothing
@@ -95,7 +96,8 @@ class Platform {
   virtual uint32_t capacity() const { return 0; }
   virtual void setCapacity(uint32_t) {}
 
-  // Makes the device the calling thread's current one.  Returns what restore() needs.
+  // Makes the device the calling thread's current one.  Returns what restore() needs; the library's own threads never restore,
+  // since making another device current would give the process a context on it.
   virtual int bind() const { return -1; }
   virtual void restore(int) const {}
 
@@ -159,8 +161,9 @@ class Platform {
   }
   // Throws mkErrorCapture if the stream of the last launch is being captured.
   virtual void requireNoCapture(const char* what) const { static_cast<void>(what); }
-  // A launch has not ended.
-  virtual bool busy() { return false; }
+  // A launch has not ended, as far as can be seen.  strict: neither have replays that are only queued, so that the caller's
+  // own work behind them counts too.
+  virtual bool busy(bool strict) { return static_cast<void>(strict), false; }
   // Blocks of a launch are running, as of the last refresh().
   virtual bool running() const { return false; }
   // A launch has failed, and left this record.

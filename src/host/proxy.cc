@@ -135,8 +135,12 @@ void Proxy::failed(int node, const std::string& text) {
 }
 
 void Proxy::loop() {
-  const BoundThread bound(platform_);
-  moveNear(platform_.pciBusId());
+  try {
+    static_cast<void>(platform_.bind());  // this thread's for good
+    moveNear(platform_.pciBusId());
+  } catch (const std::exception& e) {
+    failed(-1, e.what());
+  }
   uint32_t idleRounds = 0;
   for (;;) {
     const int wanted = wanted_.load(std::memory_order_acquire);
@@ -149,9 +153,14 @@ void Proxy::loop() {
     }
     parked_.store(false, std::memory_order_release);
     const uint64_t now = nowNs();
-    bool worked = collectEvents();
-    worked |= takeCommands(now);
-    worked |= submit(now);
+    bool worked = false;
+    try {
+      worked = collectEvents();
+      worked |= takeCommands(now);
+      worked |= submit(now);
+    } catch (const std::exception& e) {  // the device has failed
+      failed(-1, e.what());
+    }
     if (worked) {
       idleRounds = 0;
     } else if (++idleRounds < kSpins) {
@@ -331,6 +340,7 @@ bool Proxy::collectEvents() {
 }
 
 void Proxy::arrived(int node, uint32_t immediate) {
+  if (dead_) return;
   const uint32_t from = mkImmediateRail(immediate);
   const uint64_t slot = mkImmediateSlot(immediate);
   if (node < 0 || from != static_cast<uint32_t>(node) || from >= nodes_) {
