@@ -165,7 +165,7 @@ std::string describe(const Path& path, size_t common) {
 
 struct Device {
   int index = 0;
-  std::optional<PciId> id;
+  PciId id;
   uint64_t bytesPerSecond = 0;
   Path path;
 };
@@ -231,17 +231,17 @@ NicChoice chooseNic(hwloc_topology* topology, const NicQuestion& question) {
 
   std::vector<Device> devices;
   for (size_t d = 0; d < question.devices.size(); ++d) {
+    const std::optional<PciId> id = parsePciId(pciIdOf(question.devices[d]));
+    if (!id) continue;  // not hardware of its own: it gives way
     Device device;
     device.index = static_cast<int>(d);
-    device.id = parsePciId(pciIdOf(question.devices[d]));
+    device.id = *id;
     device.bytesPerSecond = question.devices[d].bytesPerSecond;
-    if (device.id) device.path = pathOf(topology, *device.id);
+    device.path = pathOf(topology, *id);
     devices.push_back(std::move(device));
   }
-  // What has no PCI bus id is not hardware of its own, and gives way.
-  devices.erase(std::remove_if(devices.begin(), devices.end(), [](const Device& d) { return !d.id; }), devices.end());
   std::sort(devices.begin(), devices.end(),
-            [](const Device& a, const Device& b) { return std::tie(*a.id, a.index) < std::tie(*b.id, b.index); });
+            [](const Device& a, const Device& b) { return std::tie(a.id, a.index) < std::tie(b.id, b.index); });
 
   // A rank without a GPU knows no other rank's processors, nor do the others know its own.
   std::vector<std::optional<Nearest>> ranks(question.gpus.size());
