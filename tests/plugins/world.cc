@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <condition_variable>
 #include <csignal>
@@ -130,7 +131,11 @@ class ChildExchange : public Exchange {
     return result;
   }
 
-  void announceFailure(int) override { tell('A', nullptr, 0); }
+  // With the time: what one rank's failure makes of the others is heard after it, but may be read before.
+  void announceFailure(int) override {
+    const int64_t now = Clock::now().time_since_epoch().count();
+    tell('A', &now, sizeof(now));
+  }
 
   void tell(char letter, const void* data, size_t size) {
     Bytes message(1 + size);
@@ -256,7 +261,14 @@ class ProcessWorld {
     }
     message.resize(static_cast<size_t>(got));
     const std::string text(message.begin() + 1, message.end());
-    if (message[0] == 'A' && firstFailing_ < 0) firstFailing_ = index;
+    if (message[0] == 'A') {
+      int64_t at = 0;
+      std::memcpy(&at, message.data() + 1, std::min(sizeof(at), message.size() - 1));
+      if (firstFailing_ < 0 || at < firstFailureAt_) {
+        firstFailing_ = index;
+        firstFailureAt_ = at;
+      }
+    }
     if (message[0] == 'F') expect(firstFailing_ >= 0 && index != firstFailing_, "rank %d: %s", index, text.c_str());
     if (message[0] == 'D') child.done = true;
     if (message[0] != 'G') return;
@@ -266,6 +278,7 @@ class ProcessWorld {
 
   std::vector<ChildProcess> children_;
   int firstFailing_ = -1;
+  int64_t firstFailureAt_ = 0;  // of the children's common clock
 };
 
 }  // namespace
