@@ -20,9 +20,6 @@ namespace {
 using protocol::FailRecord;
 using protocol::OwnLayout;
 
-// How long a rank that has failed on its own waits for the verdict that all ranks share.
-constexpr int kVerdictMs = 6000;
-
 // Held across every fork(), so that a child never finds it locked by a thread that it does not have.
 std::mutex& registerMutex() { return forkMutex(); }
 std::map<mkComm_t, std::shared_ptr<Comm>>& handles() {

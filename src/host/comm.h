@@ -102,6 +102,8 @@ class Comm : public std::enable_shared_from_this<Comm> {
   bool busy(bool strict) const;
   void noteEpoch(Bootstrap* bootstrap) const;
   void finishLaunch();
+  // How long a rank that has failed on its own waits for the verdict that all ranks share.
+  static constexpr int kVerdictMs = 6000;
   void awaitVerdict(int timeoutMs);
   using Deadline = std::chrono::steady_clock::time_point;
   static Deadline after(int ms) { return std::chrono::steady_clock::now() + std::chrono::milliseconds(ms); }

@@ -16,8 +16,6 @@ constexpr uint64_t kNetworkGraceNs = 700'000'000;
 // How long a launch makes no progress before the hub is told for whom it waits, and how often again.
 constexpr uint64_t kWaitingNs = 1'000'000'000;
 constexpr uint64_t kWaitingAgainNs = 500'000'000;
-// How long a rank whose launch has failed waits for the verdict that all ranks share.
-constexpr uint64_t kVerdictNs = 6'000'000'000;
 
 }  // namespace
 
@@ -56,7 +54,7 @@ FailureReport Comm::waitingReport(uint64_t now) {
   FailureReport report;
   const uint64_t quiet = std::min<uint64_t>(kWaitingNs, timeoutNs() / 2);
   if (runningSince_ == 0 || error_ != mkSuccess || now - waitingAt_ < std::min(quiet, kWaitingAgainNs)) return report;
-  const LaunchView view = platform_->view(now);
+  const LaunchView view = platform_->view();
   const uint64_t last = std::max(view.progressAt, runningSince_);
   // Agents that do not even poll stand still themselves.
   if (now < last + quiet || now > view.polledAt + quiet) return report;
@@ -100,6 +98,7 @@ FailureReport Comm::stuckReport(uint64_t now) {
 
 // Of an asynchronous platform: sees launches begin, end and fail, which no thread of the host waits for.
 void Comm::watchLaunches(Bootstrap* bootstrap, uint64_t now) {
+  constexpr uint64_t kVerdictNs = uint64_t{kVerdictMs} * 1'000'000;
   OwnError own;
   try {
     static_cast<void>(platform_->bind());  // this thread's for good

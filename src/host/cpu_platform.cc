@@ -194,7 +194,7 @@ protocol::FailRecord CpuPlatform::runGemmAr(const GemmArCall& call, mkStream_t) 
   return emu::runGemmAr(*agents_, memory_, call.plan, call.hash, op);
 }
 
-LaunchView CpuPlatform::view(uint64_t) const {
+LaunchView CpuPlatform::view() const {
   const emu::WaitBoard& waits = agents_->waits;
   return {word(OwnLayout::epoch) + 1, waits.lastProgress(), waits.lastPoll(), waits.root()};
 }

@@ -37,7 +37,7 @@ class CpuPlatform final : public Platform {
   bool asynchronous() const override { return false; }
   void planGemmAr(const sched::GemmArShape& shape, const sched::GemmArChoice& choice, GemmArCall* call) const override;
   protocol::FailRecord runGemmAr(const GemmArCall& call, mkStream_t stream) override;
-  LaunchView view(uint64_t now) const override;
+  LaunchView view() const override;
 
   // For tests that set words by hand.
   const emu::RankMemory& memory() const { return memory_; }

@@ -52,15 +52,19 @@ const Driver& driver() {
   return table;
 }
 
-OnDevice::OnDevice(int device) {
-  if (cudaGetDevice(&before_) != cudaSuccess) before_ = -1;
-  if (before_ != device) check(cudaSetDevice(device), "making the communicator's device current");
-  check(cudaThreadExchangeStreamCaptureMode(&mode_), "allowing calls beside a capture");
+int enterDevice(int device) {
+  int before = -1;
+  check(cudaGetDevice(&before), "asking for the current device");
+  if (before != device) check(cudaSetDevice(device), "making the communicator's device current");
+  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
+  check(cudaThreadExchangeStreamCaptureMode(&mode), "allowing calls beside a capture");
+  return before << 2 | static_cast<int>(mode);
 }
 
-OnDevice::~OnDevice() {
-  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode_));
-  if (before_ >= 0) static_cast<void>(cudaSetDevice(before_));
+void leaveDevice(int device, int before) {
+  auto mode = static_cast<cudaStreamCaptureMode>(before & 3);
+  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
+  if (before >> 2 != device) static_cast<void>(cudaSetDevice(before >> 2));
 }
 
 }  // namespace mk::cuda

@@ -35,17 +35,19 @@ struct Driver {
 // Throws mkErrorNotSupported if the driver lacks one.
 const Driver& driver();
 
-// While it lives, `device` is the calling thread's, and no call disturbs a stream capture.
+// Makes `device` the calling thread's, where no call disturbs a stream capture.  Returns what leaveDevice() needs.
+int enterDevice(int device);
+void leaveDevice(int device, int before);
+
 class OnDevice {
  public:
-  explicit OnDevice(int device);
-  ~OnDevice();
+  explicit OnDevice(int device) : device_(device), before_(enterDevice(device)) {}
+  ~OnDevice() { leaveDevice(device_, before_); }
   OnDevice(const OnDevice&) = delete;
   OnDevice& operator=(const OnDevice&) = delete;
 
  private:
-  int before_ = -1;
-  cudaStreamCaptureMode mode_ = cudaStreamCaptureModeRelaxed;
+  const int device_, before_;
 };
 
 }  // namespace mk::cuda

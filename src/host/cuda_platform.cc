@@ -86,21 +86,10 @@ std::string CudaPlatform::pciBusId() const {
   return id;
 }
 
-// -1: nothing to restore.  The capture mode is part of it: calls of the library never disturb a capture.
-int CudaPlatform::bind() const {
-  int before = -1;
-  check(cudaGetDevice(&before), "asking for the current device");
-  if (before != device_) check(cudaSetDevice(device_), "making the communicator's device current");
-  cudaStreamCaptureMode mode = cudaStreamCaptureModeRelaxed;
-  check(cudaThreadExchangeStreamCaptureMode(&mode), "allowing calls beside a capture");
-  return before << 2 | static_cast<int>(mode);
-}
+// The capture mode is part of it: calls of the library never disturb a capture.
+int CudaPlatform::bind() const { return enterDevice(device_); }
 
-void CudaPlatform::restore(int before) const {
-  auto mode = static_cast<cudaStreamCaptureMode>(before & 3);
-  static_cast<void>(cudaThreadExchangeStreamCaptureMode(&mode));
-  if (before >> 2 != device_) static_cast<void>(cudaSetDevice(before >> 2));
-}
+void CudaPlatform::restore(int before) const { leaveDevice(device_, before); }
 
 uint32_t CudaPlatform::memoryKind() const { return MK_MEMORY_KIND_CUDA; }
 
@@ -246,7 +235,7 @@ bool CudaPlatform::running() const {
 }
 
 // Before all have entered there is no deadline on the device, and its words say who is missing.
-LaunchView CudaPlatform::view(uint64_t) const {
+LaunchView CudaPlatform::view() const {
   const std::lock_guard lock(viewMutex_);
   LaunchView v;
   v.progressAt = progressAt_;

@@ -60,7 +60,7 @@ class CudaPlatform final : public Platform {
   bool asynchronous() const override { return true; }
   void planGemmAr(const sched::GemmArShape& shape, const sched::GemmArChoice& choice, GemmArCall* call) const override;
   protocol::FailRecord runGemmAr(const GemmArCall& call, mkStream_t stream) override;
-  LaunchView view(uint64_t now) const override;
+  LaunchView view() const override;
   bool follow(mkStream_t stream) override;
   void requireNoCapture(const char* what) const override;
   bool busy(bool strict) override;

@@ -151,7 +151,7 @@ class Platform {
   virtual void planGemmAr(const sched::GemmArShape& shape, const sched::GemmArChoice& choice,
                           GemmArCall* call) const = 0;
   virtual protocol::FailRecord runGemmAr(const GemmArCall& call, mkStream_t stream) = 0;
-  virtual LaunchView view(uint64_t now) const = 0;
+  virtual LaunchView view() const = 0;
 
   // Of an asynchronous platform:
   // Orders `stream` after the launches so far.  True: the stream is being captured.
