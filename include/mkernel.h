@@ -287,6 +287,8 @@ MK_EXPORT mkResult_t mkGemmAllReduce(mkComm_t comm, const mkGemmAllReduceArgs_t*
 
 /* Operations as a number, for the three queries below; `args` is the operation's structure. */
 #define MK_OP_GEMM_ALL_REDUCE 1
+#define MK_OP_GEMM_REDUCE_SCATTER 2
+#define MK_OP_ALL_GATHER_GEMM 3
 /* Checks the arguments as the operation would, without launching: success, or the error and its text. */
 MK_EXPORT mkResult_t mkOpCheck(mkComm_t comm, int op, const void* args);
 /* *bytes: what mkCommReserve must be given for this operation. */

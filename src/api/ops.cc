@@ -1,5 +1,5 @@
 // Exported functions of operations, and the streams of the CPU platform.
-#include <optional>
+#include <memory>
 
 #include "api/guard.h"
 #include "emu/stream.h"
@@ -9,17 +9,53 @@ namespace {
 
 using namespace mk;
 
-GemmArCall prepare(const Comm& comm, const mkGemmAllReduceArgs_t* user) {
-  const auto args = readStruct(user, "args");
-  std::optional<mkTune_t> tune;
-  if (args.tune != nullptr) tune = readStruct(args.tune, "args->tune");
-  return prepareGemmAr(comm, args, tune ? &*tune : nullptr);
+// Of any structure whose operation is a matrix product; what it has and another lacks is filled in by prepare().
+template <class Args>
+GemmArgs gemmArgs(int op, const char* name, const Args& from) {
+  GemmArgs args;
+  args.op = op;
+  args.name = name;
+  args.a = from.a;
+  args.b = from.b;
+  args.c = from.c;
+  args.bias = from.bias;
+  args.alpha = from.alpha;
+  args.beta = from.beta;
+  args.bLayout = from.bLayout;
+  args.activation = from.activation;
+  args.reserved0 = from.reserved0;
+  args.scaleA = from.scaleA;
+  args.scaleB = from.scaleB;
+  if (from.tune != nullptr) args.tune = readStruct(from.tune, "args->tune");
+  return args;
 }
 
-GemmArCall prepareAny(const Comm& comm, int op, const void* args) {
-  if (op != MK_OP_GEMM_ALL_REDUCE)
-    fail(mkErrorInvalidArgument, "op is %d; legal: MK_OP_GEMM_ALL_REDUCE (%d)", op, MK_OP_GEMM_ALL_REDUCE);
-  return prepare(comm, static_cast<const mkGemmAllReduceArgs_t*>(args));
+std::shared_ptr<const OpCall> prepare(const Comm& comm, int op, const void* user) {
+  switch (op) {
+    case MK_OP_GEMM_ALL_REDUCE: {
+      const auto from = readStruct(static_cast<const mkGemmAllReduceArgs_t*>(user), "args");
+      GemmArgs args = gemmArgs(op, "mkGemmAllReduce", from);
+      args.wireDtypePlus1 = from.wireDtypePlus1;
+      return prepareGemmAr(comm, args);
+    }
+    default:
+      fail(mkErrorInvalidArgument, "op is %d; legal: MK_OP_GEMM_ALL_REDUCE (%d)", op, MK_OP_GEMM_ALL_REDUCE);
+  }
+}
+
+// The exported function of this name.
+mkResult_t enqueue(const char* name, int op, mkComm_t comm, const void* args, mkStream_t stream) {
+  return guarded(name, [&] {
+    const std::shared_ptr<Comm> c = Comm::find(comm);
+    const BoundThread bound(c->platform());
+    c->throwIfFailed();
+    try {
+      launch(*c, prepare(*c, op, args), stream);
+    } catch (const Error& e) {
+      if (c->asyncError() == mkSuccess) c->noteRejected(name, e.what());
+      throw;
+    }
+  });
 }
 
 }  // namespace
@@ -27,33 +63,22 @@ GemmArCall prepareAny(const Comm& comm, int op, const void* args) {
 extern "C" {
 
 mkResult_t mkGemmAllReduce(mkComm_t comm, const mkGemmAllReduceArgs_t* args, mkStream_t stream) {
-  return guarded("mkGemmAllReduce", [&] {
-    const std::shared_ptr<Comm> c = Comm::find(comm);
-    const BoundThread bound(c->platform());
-    c->throwIfFailed();
-    try {
-      launchGemmAr(*c, prepare(*c, args), stream);
-    } catch (const Error& e) {
-      if (c->asyncError() == mkSuccess) c->noteRejected("mkGemmAllReduce", e.what());
-      throw;
-    }
-  });
+  return enqueue("mkGemmAllReduce", MK_OP_GEMM_ALL_REDUCE, comm, args, stream);
 }
 
 mkResult_t mkOpCheck(mkComm_t comm, int op, const void* args) {
-  return guarded("mkOpCheck", [&] { prepareAny(*Comm::find(comm), op, args); });
+  return guarded("mkOpCheck", [&] { prepare(*Comm::find(comm), op, args); });
 }
 
 mkResult_t mkOpWorkspaceSize(mkComm_t comm, int op, const void* args, size_t* bytes) {
   return guarded("mkOpWorkspaceSize", [&] {
     requirePointer(bytes, "bytes", "a pointer to a size_t");
-    *bytes = prepareAny(*Comm::find(comm), op, args).plan.workspace();
+    *bytes = prepare(*Comm::find(comm), op, args)->workspace();
   });
 }
 
 mkResult_t mkTuneQuery(mkComm_t comm, int op, const void* args, mkTune_t* tune) {
-  return guarded("mkTuneQuery",
-                 [&] { writeStruct(tune, describeTune(prepareAny(*Comm::find(comm), op, args)), "tune"); });
+  return guarded("mkTuneQuery", [&] { writeStruct(tune, prepare(*Comm::find(comm), op, args)->tune(), "tune"); });
 }
 
 mkResult_t mkCpuStreamCreate(mkStream_t* stream) {

@@ -62,7 +62,7 @@ TileEngine::TileEngine()
       b_(new float[kMaxTileN * kPanel]),
       done_(new char[size_t{kMaxTileM} * kMaxTileN * sizeof(float)]) {}
 
-void TileEngine::multiply(const GemmArOperands& op, const sched::Tile& t) {
+void TileEngine::multiply(const GemmOperands& op, const sched::Tile& t) {
   std::fill_n(acc_.get(), count(t), 0.0f);
   const auto rows = static_cast<Eigen::Index>(t.rows);
   const auto cols = static_cast<Eigen::Index>(t.cols);
@@ -100,7 +100,7 @@ void TileEngine::addPacked(const sched::Tile& t, Type type, const char* from, bo
   }
 }
 
-void TileEngine::finish(const GemmArOperands& op, const sched::Tile& t) {
+void TileEngine::finish(const GemmOperands& op, const sched::Tile& t) {
   float* scratch = a_.get();
   for (uint64_t r = 0; r < t.rows; ++r) {
     float* acc = &acc_[r * t.cols];

@@ -3,30 +3,14 @@
 
 #include <cstdint>
 #include <memory>
-#include <vector>
 
+#include "protocol/operands.h"
 #include "sched/tiles.h"
 
 namespace mk::emu {
 
-enum class Type : uint32_t { f16, bf16, f32 };
-constexpr uint32_t typeBytes(Type t) { return t == Type::f32 ? 4 : 2; }
-
-// Operands of a launch.  Strides are in elements; the last stride of every matrix is 1.
-struct GemmArOperands {
-  Type in = Type::bf16, out = Type::bf16, wire = Type::bf16, biasType = Type::f32;
-  uint64_t k = 0;
-  const void* a = nullptr;
-  uint64_t aStride = 0;
-  const void* b = nullptr;
-  uint64_t bStride = 0;
-  bool bTransposed = false;  // B is (N, K)
-  char* c = nullptr;
-  uint64_t cStride = 0;
-  std::vector<char*> peerC;  // by local rank; used when C lies in a window
-  const void* bias = nullptr;
-  float alpha = 1, beta = 0;
-};
+using protocol::GemmOperands;
+using protocol::Type;
 
 // Largest tile the engine has room for.
 constexpr uint32_t kMaxTileM = 256;
@@ -37,11 +21,11 @@ class TileEngine {
  public:
   TileEngine();
 
-  void multiply(const GemmArOperands& op, const sched::Tile& t);
+  void multiply(const GemmOperands& op, const sched::Tile& t);
   void storePacked(const sched::Tile& t, Type type, char* to) const;
   void addPacked(const sched::Tile& t, Type type, const char* from, bool replace);
   // Scales, adds beta * C (of my own C) and the bias, and rounds into the finished tile.
-  void finish(const GemmArOperands& op, const sched::Tile& t);
+  void finish(const GemmOperands& op, const sched::Tile& t);
   void storeFinished(const sched::Tile& t, Type type, char* c, uint64_t stride) const;
   void storeFinishedPacked(const sched::Tile& t, Type type, char* to) const;
   void loadFinishedPacked(const sched::Tile& t, Type type, const char* from);

@@ -82,7 +82,7 @@ std::string commLastError(mkComm_t handle) { return Comm::find(handle)->lastErro
 // ---- State -------------------------------------------------------------------------------------------------------
 
 int Comm::rankAt(int32_t node, int32_t local) const {
-  return rankOf_[static_cast<size_t>(node) * place_.locals + static_cast<size_t>(local)];
+  return static_cast<int>(rankOf_[static_cast<size_t>(node) * place_.locals + static_cast<size_t>(local)]);
 }
 
 int Comm::rankOf(const protocol::Why& why) const {

@@ -21,6 +21,7 @@
 #include "host/proxy.h"
 #include "host/settings.h"
 #include "mkernel.h"
+#include "sched/shards.h"
 
 struct mkWindow {
   uint64_t id = 0;  // by order of registration: the same on all ranks
@@ -64,6 +65,9 @@ class Comm : public std::enable_shared_from_this<Comm> {
 
   // What an operation needs at launch.
   const sched::Place& place() const { return place_; }
+  uint32_t rank() const { return static_cast<uint32_t>(rank_); }
+  // The same on all ranks, while the communicator lives.
+  sched::RankMap rankMap() const { return {place_.locals, rankOf_.data()}; }
   const Settings& settings() const { return settings_; }
   uint64_t workspace() const { return workspace_; }  // what all ranks have reserved
   Platform& platform() const { return *platform_; }
@@ -138,7 +142,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
   std::atomic<uint64_t> workspace_{0};
   std::map<uint64_t, std::unique_ptr<mkWindow>> windows_;
   uint64_t nextWindow_ = 1;
-  std::vector<int> rankOf_;  // by node * locals + local
+  std::vector<uint32_t> rankOf_;  // by node * locals + local
   std::unique_ptr<Proxy> proxy_;
 
   mutable std::mutex mutex_;

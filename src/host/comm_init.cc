@@ -106,7 +106,8 @@ void Comm::setUp(const mkUniqueId_t& id) {
   place.local = static_cast<uint32_t>(me.localRank);
   rankOf_.resize(static_cast<size_t>(nranks_));
   for (const PeerInfo& p : bootstrap_->peers())
-    rankOf_[static_cast<size_t>(p.node) * place.locals + static_cast<size_t>(p.localRank)] = p.rank;
+    rankOf_[static_cast<size_t>(p.node) * place.locals + static_cast<size_t>(p.localRank)] =
+        static_cast<uint32_t>(p.rank);
   if (place.nodes > 1024) fail(mkErrorNotSupported, "%u nodes; legal: up to 1024", place.nodes);
 
   struct Process {

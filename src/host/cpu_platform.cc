@@ -69,10 +69,6 @@ uint64_t queueWords(const sched::Place& place, uint64_t node) {
          node * protocol::Mlx5Queue::countWords(protocol::Mlx5Queue::kMaxEntries);
 }
 
-emu::Type engineType(uint32_t dtype) {
-  return dtype == mkFloat32 ? emu::Type::f32 : dtype == mkFloat16 ? emu::Type::f16 : emu::Type::bf16;
-}
-
 }  // namespace
 
 uint32_t CpuPlatform::memoryKind() const { return MK_MEMORY_KIND_HOST; }
@@ -163,8 +159,7 @@ void CpuPlatform::raiseFlag(uint64_t offset, uint64_t value) {
   memory_.flag(protocol::heap(memory_.place.local, offset)).store(value, std::memory_order_release);
 }
 
-void CpuPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::GemmArChoice& choice,
-                             GemmArCall* call) const {
+void CpuPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::GemmChoice& choice, GemmArCall* call) const {
   call->plan = sched::planGemmAr(shape, choice, agentCount_);
   call->minSMs = call->plan.roles.minimum();
   if (call->plan.roles.total() > agents_->pool.maxAgents())
@@ -173,25 +168,7 @@ void CpuPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::GemmA
 }
 
 protocol::FailRecord CpuPlatform::runGemmAr(const GemmArCall& call, mkStream_t) {
-  const GemmArOperands& from = call.operands;
-  emu::GemmArOperands op;
-  op.in = engineType(from.in);
-  op.out = engineType(from.out);
-  op.wire = engineType(from.wire);
-  op.biasType = engineType(from.biasType);
-  op.k = from.k;
-  op.a = from.a;
-  op.aStride = from.aStride;
-  op.b = from.b;
-  op.bStride = from.bStride;
-  op.bTransposed = from.bTransposed;
-  op.c = from.c;
-  op.cStride = from.cStride;
-  op.peerC = from.peerC;
-  op.bias = from.bias;
-  op.alpha = from.alpha;
-  op.beta = from.beta;
-  return emu::runGemmAr(*agents_, memory_, call.plan, call.hash, op);
+  return emu::runGemmAr(*agents_, memory_, call.plan, call.hash, call.operands, call.peerC);
 }
 
 LaunchView CpuPlatform::view() const {

@@ -35,7 +35,7 @@ class CpuPlatform final : public Platform {
   void revoke() override { memory_.ownWord(protocol::OwnLayout::revoked).store(1, std::memory_order_release); }
 
   bool asynchronous() const override { return false; }
-  void planGemmAr(const sched::GemmArShape& shape, const sched::GemmArChoice& choice, GemmArCall* call) const override;
+  void planGemmAr(const sched::GemmArShape& shape, const sched::GemmChoice& choice, GemmArCall* call) const override;
   protocol::FailRecord runGemmAr(const GemmArCall& call, mkStream_t stream) override;
   LaunchView view() const override;
 

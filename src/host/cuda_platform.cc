@@ -26,10 +26,6 @@ constexpr uint64_t kRevokedWord = 1;  // in pinned memory, behind the copied wor
 constexpr uint64_t kPinnedAlign = 256;
 constexpr uint64_t kQueueWords = protocol::Mlx5Queue::countWords(protocol::Mlx5Queue::kMaxEntries);
 
-kernels::Type kernelType(uint32_t dtype) {
-  return dtype == mkFloat32 ? kernels::Type::f32 : dtype == mkFloat16 ? kernels::Type::f16 : kernels::Type::bf16;
-}
-
 }  // namespace
 
 std::unique_ptr<Platform> makePlatform(const Settings& settings) {
@@ -322,7 +318,7 @@ void CudaPlatform::dropCards() {
 
 // ---- Launches ------------------------------------------------------------------------------------------------------------
 
-void CudaPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::GemmArChoice& choice,
+void CudaPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::GemmChoice& choice,
                               GemmArCall* call) const {
   if (choice.tileM != 0 && choice.tileM != sched::kClusterRows)
     fail(mkErrorInvalidArgument, "tune.tileM is %u; legal on the CUDA platform: 0 (automatic), %u", choice.tileM,
@@ -354,24 +350,8 @@ void CudaPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::Gemm
 }
 
 protocol::FailRecord CudaPlatform::runGemmAr(const GemmArCall& call, mkStream_t stream) {
-  const GemmArOperands& from = call.operands;
-  kernels::GemmArOperands op;
-  op.in = kernelType(from.in);
-  op.out = kernelType(from.out);
-  op.wire = kernelType(from.wire);
-  op.biasType = kernelType(from.biasType);
-  op.k = from.k;
-  op.a = from.a;
-  op.aStride = from.aStride;
-  op.b = from.b;
-  op.bStride = from.bStride;
-  op.bTransposed = from.bTransposed;
-  op.c = from.c;
-  op.cStride = from.cStride;
-  for (size_t l = 0; l < from.peerC.size(); ++l) op.peerC[l] = from.peerC[l];
-  op.bias = from.bias;
-  op.alpha = from.alpha;
-  op.beta = from.beta;
+  kernels::GemmArOperands op = {call.operands, {}};
+  std::copy(call.peerC.begin(), call.peerC.end(), op.peerC);
   const std::string why = kernels::launchGemmAr(memory_, call.plan, call.kernel, call.hash, op, stream);
   if (!why.empty()) {
     static_cast<void>(cudaGetLastError());

@@ -58,7 +58,7 @@ class CudaPlatform final : public Platform {
   void revoke() override;
 
   bool asynchronous() const override { return true; }
-  void planGemmAr(const sched::GemmArShape& shape, const sched::GemmArChoice& choice, GemmArCall* call) const override;
+  void planGemmAr(const sched::GemmArShape& shape, const sched::GemmChoice& choice, GemmArCall* call) const override;
   protocol::FailRecord runGemmAr(const GemmArCall& call, mkStream_t stream) override;
   LaunchView view() const override;
   bool follow(mkStream_t stream) override;

@@ -148,8 +148,7 @@ class Platform {
   // Whether a launch returns before it has run.
   virtual bool asynchronous() const = 0;
   // Fills in the plan, the choice of kernel and the SMs that suffice.  Throws if the platform cannot do what is asked.
-  virtual void planGemmAr(const sched::GemmArShape& shape, const sched::GemmArChoice& choice,
-                          GemmArCall* call) const = 0;
+  virtual void planGemmAr(const sched::GemmArShape& shape, const sched::GemmChoice& choice, GemmArCall* call) const = 0;
   virtual protocol::FailRecord runGemmAr(const GemmArCall& call, mkStream_t stream) = 0;
   virtual LaunchView view() const = 0;
 

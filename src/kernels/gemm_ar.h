@@ -8,30 +8,18 @@
 #include <string>
 
 #include "kernels/rank_memory.h"
+#include "protocol/operands.h"
 #include "sched/gemm_ar.h"
 #include "sched/kernel_choice.h"
 #include "sched/tile_order.h"
 
 namespace mk::kernels {
 
-enum class Type : uint32_t { f16, bf16, f32 };
-constexpr uint32_t typeBytes(Type t) { return t == Type::f32 ? 4 : 2; }
+using protocol::Type;
+using protocol::typeBytes;
 
-// Operands of a launch.  Strides are in elements; the last stride of every matrix is 1; bases and rows are multiples of 16
-// bytes.  out: `in`, or f32.  wire: `out`, or f32.
-struct GemmArOperands {
-  Type in = Type::bf16, out = Type::bf16, wire = Type::bf16, biasType = Type::f32;
-  uint64_t k = 0;
-  const void* a = nullptr;
-  uint64_t aStride = 0;
-  const void* b = nullptr;
-  uint64_t bStride = 0;
-  bool bTransposed = false;  // B is (N, K)
-  char* c = nullptr;
-  uint64_t cStride = 0;
+struct GemmArOperands : protocol::GemmOperands {
   char* peerC[kMaxLocals] = {};  // by local rank; used when C lies in a window
-  const void* bias = nullptr;
-  float alpha = 1, beta = 0;
 };
 
 // What the kernel is launched with.  A kernel parameter: no initialisers, the launch zeroes it.
@@ -65,7 +53,7 @@ struct GemmArDevice {
 std::string loadGemmAr(GemmArDevice* device);
 
 // The plan's choices of the GPU: tiles and parts.
-sched::GemmArChoice gemmArChoice(const sched::KernelChoice& kernel, sched::GemmArChoice choice);
+sched::GemmChoice gemmArChoice(const sched::KernelChoice& kernel, sched::GemmChoice choice);
 
 // Enqueues one launch on the current device.  `hash`: of the plan and everything else that must agree.  "" or what failed.
 std::string launchGemmAr(const RankMemory& memory, const sched::GemmArPlan& plan, const sched::KernelChoice& choice,

@@ -113,7 +113,7 @@ std::string loadGemmAr(GemmArDevice* device) {
   return "";
 }
 
-sched::GemmArChoice gemmArChoice(const sched::KernelChoice& kernel, sched::GemmArChoice choice) {
+sched::GemmChoice gemmArChoice(const sched::KernelChoice& kernel, sched::GemmChoice choice) {
   choice.tileM = sched::kClusterRows;
   choice.tileN = kernel.tileN;
   choice.parts = sched::kClusterBlocks;

@@ -8,73 +8,45 @@
 // for this rank's sending: a finish task waits for sums of other nodes, a forward task for a finish task on another node.
 #pragma once
 
-#include "protocol/control.h"
+#include "protocol/role_loops.h"
 #include "protocol/tile_cursor.h"
 #include "sched/gemm_ar.h"
 
 namespace mk::protocol {
 
 template <class P>
-class GemmAr {
+class GemmAr : public RoleLoops<P, GemmAr<P>> {
+  using Base = RoleLoops<P, GemmAr<P>>;
+
  public:
   MK_HD GemmAr(P& p, const sched::GemmArPlan& plan, uint32_t hash)
-      : p_(p), plan_(plan), at_(plan.place()), hash_(hash) {}
-
-  // One agent's whole part in a launch.  False: it left early, and the platform has a record.
-  MK_HD bool run() {
-    const sched::Role role = plan_.roles.role(p_.claim(OwnLayout::ticket));
-    p_.setRole(role);
-    bool ok = false;
-    switch (role) {
-      case sched::Role::control:
-        ok = control();
-        break;
-      case sched::Role::send:
-        ok = finished(send());
-        break;
-      case sched::Role::receive:
-        ok = finished(receive());
-        break;
-      case sched::Role::copyOut:
-        ok = finished(copyOut());
-        break;
-      case sched::Role::compute:
-        ok = finished(compute());
-        break;
-    }
-    // The last agent out makes the private words ready for the next launch; after a failure there is none.
-    if (ok && p_.arrive(OwnLayout::left, plan_.roles.total())) {
-      p_.ownReset(OwnLayout::ticket);
-      p_.ownReset(OwnLayout::claimCompute);
-      p_.ownReset(OwnLayout::claimReceive);
-      p_.ownReset(OwnLayout::claimCopy);
-      p_.publish(own(OwnLayout::epoch), p_.epoch(), Scope::device);
-    }
-    return ok;
-  }
+      : Base(p, plan.roles, plan.place(), hash), plan_(plan) {}
 
   // The roles one by one, for a platform that gives them to its agents in its own way.
+  MK_HD bool perform(sched::Role role) {
+    switch (role) {
+      case sched::Role::send:
+        return send();
+      case sched::Role::receive:
+        return receive();
+      case sched::Role::copyOut:
+        return copyOut();
+      default:
+        return compute();
+    }
+  }
+
   MK_HD bool control() {
-    if (!enter(p_, hash_)) return false;
-    // Producer: the last agent of this launch, in finished().
-    if (!p_.wait(own(OwnLayout::rolesDone), p_.epoch(), Match::equal, Why{Stage::roles, -1, -1, 0})) return false;
+    if (!this->enterAndAwaitRoles()) return false;
     // Without a stage, the proof that all my output has arrived is one flag from each owner; with one, copyOut has seen it.
     if (!plan_.staged()) {
       for (uint32_t l = 0; l < at_.locals; ++l) {
         if (l == at_.local || plan_.chunks.ownedTiles(l) == 0) continue;
         // Producer: owner l, in tileOut().
-        if (!p_.wait(bankFlag(at_.local, plan_.outFlag(l)), p_.epoch(), Match::equal,
-                     Why{Stage::output, int32_t(l), -1, 0}))
-          return false;
+        if (!waitFlag(plan_.outFlag(l), Why{Stage::output, int32_t(l), -1, 0})) return false;
       }
     }
     return close(p_);
-  }
-
-  MK_HD bool finished(bool ok) {
-    if (ok && p_.arrive(OwnLayout::finished, plan_.roles.total() - 1))
-      p_.publish(own(OwnLayout::rolesDone), p_.epoch(), Scope::device);
-    return ok;
   }
 
   // ---- Compute -----------------------------------------------------------------------------------------------
@@ -91,7 +63,6 @@ class GemmAr {
   }
 
   MK_HD bool peersTile(const TileTask& t) {
-    // Producer: this launch's control agent, once the owner has entered.
     if (!waitPeerOpen(t.owner)) return false;
     p_.storePartial(t, bankData(t.owner, plan_.partial(t.ownedTile, at_.local, t.owner)));
     p_.publish(bankFlag(t.owner, plan_.partialFlag(t.ownedTile, at_.local, t.owner)), p_.epoch(), Scope::node);
@@ -102,8 +73,7 @@ class GemmAr {
     for (uint32_t l = 0; l < at_.locals; ++l) {
       if (l == at_.local) continue;
       // Producer: local rank l, in peersTile().
-      if (!p_.wait(bankFlag(at_.local, plan_.partialFlag(t.ownedTile, l, at_.local)), p_.epoch(), Match::equal,
-                   Why{Stage::partial, int32_t(l), -1, t.tile}))
+      if (!waitFlag(plan_.partialFlag(t.ownedTile, l, at_.local), Why{Stage::partial, int32_t(l), -1, t.tile}))
         return false;
       p_.addPartial(t, bankData(at_.local, plan_.partial(t.ownedTile, l, at_.local)));
     }
@@ -129,7 +99,7 @@ class GemmAr {
         const uint32_t n = plan_.rail.target(at_.node, s);
         // Who sums this chunk: every node, or its home; the home's own sum stays.
         if (!plan_.rail.finishes(i, at_.local, n)) continue;
-        if (!postChunk(n, i, plan_.nodeSum(i), plan_.arrivedSum(i, at_.node, n), bytes)) return false;
+        if (!sendChunk(n, i, plan_.nodeSum(i), plan_.arrivedSum(i, at_.node, n), bytes)) return false;
       }
     }
     return true;
@@ -150,7 +120,7 @@ class GemmAr {
     if (!waitNodeSum(i)) return false;
     for (uint32_t n = 0; n < at_.nodes; ++n) {
       // Producer: the rail peer on node n, in send().
-      if (n != at_.node && !waitArrival(i, n, Stage::nodeArrival)) return false;
+      if (n != at_.node && !waitChunk(i, n, Stage::nodeArrival)) return false;
     }
     const bool home = plan_.rail.exchange == sched::Exchange::home;
     const uint64_t first = plan_.chunks.firstTile(plan_.chunks.ownedChunk(at_.local, i));
@@ -172,14 +142,14 @@ class GemmAr {
     if (!home) return true;
     const uint64_t bytes = plan_.elementsOfChunk(plan_.chunks.ownedChunk(at_.local, i)) * plan_.shape.outBytes;
     for (uint32_t s = 0; s + 1 < at_.nodes; ++s) {
-      if (!postChunk(plan_.rail.target(at_.node, s), i, plan_.result(i), plan_.result(i), bytes)) return false;
+      if (!sendChunk(plan_.rail.target(at_.node, s), i, plan_.result(i), plan_.result(i), bytes)) return false;
     }
     return true;
   }
 
   MK_HD bool forwardChunk(uint64_t i) {
     // Producer: the chunk's home, in finishChunk().
-    if (!waitArrival(i, plan_.rail.home(i, at_.local), Stage::result)) return false;
+    if (!waitChunk(i, plan_.rail.home(i, at_.local), Stage::result)) return false;
     const uint64_t first = plan_.chunks.firstTile(plan_.chunks.ownedChunk(at_.local, i));
     const uint32_t count = plan_.chunks.tilesIn(plan_.chunks.ownedChunk(at_.local, i));
     for (uint32_t j = 0; j < count; ++j) {
@@ -221,9 +191,7 @@ class GemmAr {
       const TileTask t = taskAt(plan_, position);
       if (t.mine) continue;
       // Producer: the tile's owner, in tileOut().
-      if (!p_.wait(bankFlag(at_.local, plan_.stagedFlag(t.tile)), p_.epoch(), Match::equal,
-                   Why{Stage::staged, int32_t(t.owner), -1, t.tile}))
-        return false;
+      if (!waitFlag(plan_.stagedFlag(t.tile), Why{Stage::staged, int32_t(t.owner), -1, t.tile})) return false;
       p_.loadOutPacked(t, bankData(at_.local, plan_.stagedTile(t.tile)));
       p_.storeOut(t);
     }
@@ -232,43 +200,27 @@ class GemmAr {
  private:
   // ---- Helpers -----------------------------------------------------------------------------------------------
 
-  MK_HD uint32_t bank() const { return static_cast<uint32_t>(p_.epoch() & 1); }
-  MK_HD Ref bankData(uint32_t local, uint64_t offset) const {
-    return heap(local, p_.heapLayout().data(bank()) + offset);
-  }
-  MK_HD Ref bankFlag(uint32_t local, uint64_t word) const {
-    return heap(local, p_.heapLayout().flags(bank()) + word * 8);
-  }
   MK_HD Ref nodeSumOf(const TileTask& t) const {
     return bankData(at_.local, plan_.nodeSum(t.ownedChunk) + plan_.elementsBefore(t.tile) * plan_.shape.wireBytes);
   }
-  MK_HD bool waitOwn(uint64_t word, Stage stage) {
-    return p_.wait(own(word), p_.epoch(), Match::equal, Why{stage, -1, -1, 0});
-  }
-  MK_HD bool waitPeerOpen(uint32_t l) {
-    return p_.wait(own(OwnLayout::peerOpen(l)), p_.epoch(), Match::equal, Why{Stage::entered, int32_t(l), -1, 0});
-  }
   // Producer: this rank's compute agents, in ownTile().
-  MK_HD bool waitNodeSum(uint64_t i) {
-    return p_.wait(bankFlag(at_.local, plan_.nodeSumFlag(i)), p_.epoch(), Match::equal, Why{Stage::nodeSum, -1, -1, i});
-  }
-  MK_HD bool waitArrival(uint64_t i, uint32_t n, Stage stage) {
-    const uint64_t offset = sched::arrivalFlag(p_.heapLayout(), p_.controlLayout(), plan_.slot(i), n, p_.epoch());
-    return p_.wait(heap(at_.local, offset), p_.epoch(), Match::equal, Why{stage, -1, int32_t(n), i});
-  }
-  MK_HD bool postChunk(uint32_t n, uint64_t i, uint64_t from, uint64_t to, uint64_t bytes) {
-    // Producer: this launch's control agent, once the rail peer has entered.
-    if (!p_.wait(own(OwnLayout::railOpen(at_.locals, n)), p_.epoch(), Match::equal,
-                 Why{Stage::entered, -1, int32_t(n), 0}))
-      return false;
-    const uint64_t base = p_.heapLayout().data(bank());
-    return post(p_, Write{n, base + from, base + to, bytes, plan_.slot(i), p_.epoch()});
+  MK_HD bool waitNodeSum(uint64_t i) { return waitFlag(plan_.nodeSumFlag(i), Why{Stage::nodeSum, -1, -1, i}); }
+  MK_HD bool waitChunk(uint64_t i, uint32_t n, Stage stage) { return waitArrival(plan_.slot(i), n, stage, i); }
+  MK_HD bool sendChunk(uint32_t n, uint64_t i, uint64_t from, uint64_t to, uint64_t bytes) {
+    return postChunk(n, plan_.slot(i), from, to, bytes);
   }
 
-  P& p_;
+  using Base::at_;
+  using Base::bankData;
+  using Base::bankFlag;
+  using Base::p_;
+  using Base::postChunk;
+  using Base::waitArrival;
+  using Base::waitFlag;
+  using Base::waitOwn;
+  using Base::waitPeerOpen;
+
   const sched::GemmArPlan& plan_;
-  const sched::Place at_;
-  const uint32_t hash_;
 };
 
 }  // namespace mk::protocol

@@ -2,6 +2,7 @@
 // at initialisation.  Where things lie in a bank, which flags announce them, how many bytes cross which link.
 #pragma once
 
+#include "sched/choice.h"
 #include "sched/chunks.h"
 #include "sched/common.h"
 #include "sched/hash.h"
@@ -19,15 +20,6 @@ struct GemmArShape {
   uint32_t wireBytes = 2;  // of an element that travels as a partial result
   bool staged = false;     // C is not in a window: finished tiles pass through the heap
   Place place;
-};
-
-// Zero: automatic.
-struct GemmArChoice {
-  uint32_t tileM = 0, tileN = 0;
-  uint32_t chunkTiles = 0;
-  uint32_t exchange = 0;  // Exchange, or 0
-  uint32_t computeAgents = 0, receiveAgents = 0;
-  uint32_t parts = 0;  // agents that share a tile, each announcing its own rows (a cluster's blocks)
 };
 
 struct GemmArPlan {
@@ -174,10 +166,8 @@ MK_HD constexpr double gemmFlops(uint64_t m, uint64_t n, uint64_t k) {
   return 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
 }
 
-constexpr uint32_t kMaxChunkTiles = 1u << 16;
-
 // Makes the plan.  `agents`: how many agents an operation may occupy.  Choices must have been checked (legal values or 0).
-MK_HD constexpr GemmArPlan planGemmAr(const GemmArShape& shape, const GemmArChoice& choice, uint32_t agents) {
+MK_HD constexpr GemmArPlan planGemmAr(const GemmArShape& shape, const GemmChoice& choice, uint32_t agents) {
   GemmArPlan p;
   p.shape = shape;
   p.grid.m = shape.m;

@@ -310,7 +310,7 @@ sched::GemmArPlan World::plan(const Problem& p, int me) const {
   shape.wireBytes = typeBytes(p.wire);
   shape.staged = p.staged;
   shape.place = memory(me).place;
-  sched::GemmArChoice choice;
+  sched::GemmChoice choice;
   choice.chunkTiles = p.chunkTiles;
   choice.exchange = p.exchange;
   return sched::planGemmAr(shape, gemmArChoice(choose(p), choice), 132);

@@ -94,7 +94,7 @@ TEST_CASE("what is sent is what the formula says, on every rank") {
       shape.wireBytes = fp32 ? 4 : 2;
       shape.staged = true;
       shape.place = mk::Comm::find(comm)->place();
-      mk::sched::GemmArChoice choice;
+      mk::sched::GemmChoice choice;
       choice.exchange = exchange;
       choice.chunkTiles = 3;
       const auto plan = mk::sched::planGemmAr(shape, choice, 8);

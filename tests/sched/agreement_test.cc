@@ -9,7 +9,7 @@ namespace {
 
 struct Input {
   GemmArShape shape;
-  GemmArChoice choice;
+  GemmChoice choice;
   uint32_t hash() const { return planGemmAr(shape, choice, 8).hash().value(); }
 };
 
@@ -177,7 +177,7 @@ TEST_CASE("a plan has the roles its world needs, and the agents it was given") {
         MUST(roles.copyOut == (staged && world.locals > 1 ? 1 : 0), world.locals << " local ranks");
         MUST(roles.compute >= 1, agents << " agents");
         MUST(roles.total() == std::max(agents, roles.minimum()), agents << " agents");
-        GemmArChoice choice;
+        GemmChoice choice;
         choice.computeAgents = 7;
         choice.receiveAgents = 3;
         const RoleCounts chosen = planGemmAr(shape, choice, agents).roles;

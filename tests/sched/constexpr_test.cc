@@ -7,8 +7,8 @@ namespace {
 constexpr GemmArShape shapeAt(uint32_t node, uint32_t local, bool staged) {
   return GemmArShape{1000, 520, 2, 4, staged, Place{3, 2, node, local}};
 }
-constexpr GemmArPlan kPlan = planGemmAr(shapeAt(2, 1, true), GemmArChoice{}, 16);
-constexpr GemmArPlan kOther = planGemmAr(shapeAt(0, 0, true), GemmArChoice{}, 16);
+constexpr GemmArPlan kPlan = planGemmAr(shapeAt(2, 1, true), GemmChoice{}, 16);
+constexpr GemmArPlan kOther = planGemmAr(shapeAt(0, 0, true), GemmChoice{}, 16);
 
 static_assert(kPlan.grid.count() == 16 * 9);
 static_assert(kPlan.rail.exchange == Exchange::home);
@@ -18,7 +18,7 @@ static_assert(kPlan.chunks.tileAt(1, kPlan.chunks.positionOf(1, 77)) == 77);
 static_assert(kPlan.grid.index(7, 3) == 7 + 3 * 8 && kPlan.grid.tile(31).row == 7 * 64 &&
               kPlan.grid.tile(31).col == 192);
 static_assert(kPlan.hash().value() == kOther.hash().value());
-static_assert(kPlan.hash().value() != planGemmAr(shapeAt(2, 1, false), GemmArChoice{}, 16).hash().value());
+static_assert(kPlan.hash().value() != planGemmAr(shapeAt(2, 1, false), GemmChoice{}, 16).hash().value());
 static_assert(kPlan.dataBytes() == kOther.dataBytes() && kPlan.workspace() % kWorkspaceUnit == 0);
 static_assert(kPlan.netBytesSent() > 0 && kPlan.netMessagesSent() == 6 * 2 + 12);
 static_assert(kPlan.nvlinkBytesSent() > 0);
@@ -49,7 +49,7 @@ TEST_CASE("a plan made at run time equals the constant") {
   GemmArShape shape = shapeAt(2, 1, true);
   volatile uint64_t m = shape.m;
   shape.m = m;
-  const GemmArPlan p = planGemmAr(shape, GemmArChoice{}, 16);
+  const GemmArPlan p = planGemmAr(shape, GemmChoice{}, 16);
   CHECK(p.hash().value() == kPlan.hash().value());
   CHECK(p.dataBytes() == kPlan.dataBytes());
   CHECK(p.flagWords() == kPlan.flagWords());

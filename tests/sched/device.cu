@@ -5,7 +5,7 @@
 
 using namespace mk::sched;
 
-extern "C" __global__ void mkSchedOnDevice(GemmArShape shape, GemmArChoice choice, HeapLayout heap, uint64_t epoch,
+extern "C" __global__ void mkSchedOnDevice(GemmArShape shape, GemmChoice choice, HeapLayout heap, uint64_t epoch,
                                            uint64_t* out) {
   const GemmArPlan p = planGemmAr(shape, choice, gridDim.x);
   const ControlLayout control{p.place().nodes, p.place().locals};

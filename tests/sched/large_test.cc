@@ -12,7 +12,7 @@ GemmArPlan planOf(uint64_t m, uint64_t n, const Place& place, uint32_t tileM = 0
   shape.m = m;
   shape.n = n;
   shape.place = place;
-  GemmArChoice choice;
+  GemmChoice choice;
   choice.tileM = tileM;
   choice.tileN = tileN;
   return planGemmAr(shape, choice, 132);
@@ -80,7 +80,7 @@ TEST_CASE("large results: chunks grow until their slots fit a notification, and 
   shape.place = {2, 1, 0, 0};
   for (const uint64_t tiles : {most, most + 1}) {
     shape.m = tiles;
-    GemmArChoice choice;
+    GemmChoice choice;
     choice.tileM = 1;
     choice.tileN = 16;
     choice.chunkTiles = 1;

@@ -60,8 +60,8 @@ inline GemmArShape shapeOfTiles(const Place& place, uint64_t rows, uint64_t cols
   shape.place = place;
   return shape;
 }
-inline GemmArChoice choiceOf(uint32_t chunkTiles, Exchange exchange) {
-  GemmArChoice choice;
+inline GemmChoice choiceOf(uint32_t chunkTiles, Exchange exchange) {
+  GemmChoice choice;
   choice.tileM = 2;
   choice.tileN = 16;
   choice.chunkTiles = chunkTiles;

@@ -35,7 +35,7 @@ TEST_CASE("the order of tiles in 32 bits is the plan's") {
             shape.m = m;
             shape.n = n;
             shape.place = world.place(rank);
-            GemmArChoice choice;
+            GemmChoice choice;
             choice.tileM = kClusterRows;
             choice.tileN = 128;
             choice.chunkTiles = chunkTiles;
@@ -65,7 +65,7 @@ TEST_CASE("flags of a tile's parts have a word each") {
   shape.n = 1000;
   shape.staged = true;
   shape.place = Place{1, 4, 0, 1};
-  GemmArChoice choice;
+  GemmChoice choice;
   choice.tileM = 256;
   choice.tileN = 128;
   choice.parts = 2;

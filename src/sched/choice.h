@@ -1,0 +1,19 @@
+// What a caller may choose of an operation's plan.
+#pragma once
+
+#include <cstdint>
+
+namespace mk::sched {
+
+constexpr uint32_t kMaxChunkTiles = 1u << 16;
+
+// Zero: automatic.
+struct GemmChoice {
+  uint32_t tileM = 0, tileN = 0;
+  uint32_t chunkTiles = 0;
+  uint32_t exchange = 0;  // Exchange, or 0
+  uint32_t computeAgents = 0, receiveAgents = 0;
+  uint32_t parts = 0;  // agents that share a tile, each announcing its own rows (a cluster's blocks)
+};
+
+}  // namespace mk::sched
