@@ -67,7 +67,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
   const sched::Place& place() const { return place_; }
   uint32_t rank() const { return static_cast<uint32_t>(rank_); }
   // The same on all ranks, while the communicator lives.
-  sched::RankMap rankMap() const { return {place_.locals, rankOf_.data()}; }
+  const sched::RankMap& rankMap() const { return rankMap_; }
   const Settings& settings() const { return settings_; }
   uint64_t workspace() const { return workspace_; }  // what all ranks have reserved
   Platform& platform() const { return *platform_; }
@@ -143,6 +143,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
   std::map<uint64_t, std::unique_ptr<mkWindow>> windows_;
   uint64_t nextWindow_ = 1;
   std::vector<uint32_t> rankOf_;  // by node * locals + local
+  sched::RankMap rankMap_;
   std::unique_ptr<Proxy> proxy_;
 
   mutable std::mutex mutex_;

@@ -108,6 +108,10 @@ void Comm::setUp(const mkUniqueId_t& id) {
   for (const PeerInfo& p : bootstrap_->peers())
     rankOf_[static_cast<size_t>(p.node) * place.locals + static_cast<size_t>(p.localRank)] =
         static_cast<uint32_t>(p.rank);
+  rankMap_.locals = place.locals;
+  for (uint32_t i = 0; i < rankOf_.size(); ++i) {
+    if (rankOf_[i] != i) rankMap_.table = rankOf_.data();
+  }
   if (place.nodes > 1024) fail(mkErrorNotSupported, "%u nodes; legal: up to 1024", place.nodes);
 
   struct Process {
