@@ -83,6 +83,7 @@ typedef struct {
 #define MK_ID_PARAM_INFO 0x6d6b0005u
 #define MK_ID_TUNE 0x6d6b0006u
 #define MK_ID_GEMM_ALL_REDUCE_ARGS 0x6d6b0010u
+#define MK_ID_ALL_GATHER_GEMM_ARGS 0x6d6b0012u
 
 /* MK_INIT(&config, MK_ID_CONFIG): sets every field of a structure to its default. */
 #define MK_INIT(pointer, id) mkInitStruct((pointer), sizeof(*(pointer)), (id))
@@ -223,7 +224,7 @@ MK_EXPORT mkResult_t mkCommReserve(mkComm_t comm, size_t bytes);
 
 /* ---- Operations ------------------------------------------------------------------------------------------------ */
 
-/* Values for mkGemmAllReduceArgs_t.bLayout: how B is stored. */
+/* Values for bLayout: how B is stored. */
 #define MK_LAYOUT_KN 1u /* (K, N), the default */
 #define MK_LAYOUT_NK 2u /* (N, K) */
 /* Values for activation. */
@@ -234,6 +235,9 @@ MK_EXPORT mkResult_t mkCommReserve(mkComm_t comm, size_t bytes);
 /* Values for mkTune_t.exchange: how node sums travel between more than one node. */
 #define MK_EXCHANGE_SWAP 1u /* every node sends each chunk to every other, one hop; default for two nodes */
 #define MK_EXCHANGE_HOME 2u /* each chunk is summed by a home node, which sends the result; default beyond two */
+/* AllGather+GEMM: how rows of A travel between more than one node.  The same bytes per network card. */
+#define MK_EXCHANGE_DIRECT 3u /* each rank sends its rows to one node after the other; default */
+#define MK_EXCHANGE_RING 4u   /* each rank sends to the next node only: its rows, then what it has received */
 
 /* Choices for one operation.  All but the numbers of agents must be the same on all ranks (checked).  mkTuneQuery fills in
  * what was chosen. */
@@ -243,9 +247,11 @@ typedef struct {
   uint32_t chunkTiles;           /* tiles per network chunk, 1 to 65536 */
   uint32_t exchange;             /* MK_EXCHANGE_... */
   uint32_t computeAgents;        /* blocks that compute (CPU platform: fibres) */
-  uint32_t receiveAgents;        /* agents that sum and pass on what arrives from other nodes */
+  uint32_t receiveAgents;        /* agents that sum and pass on what arrives from other nodes; AllGather+GEMM: that
+                                  * store rows at local ranks */
   uint32_t minSMs;               /* out only: SMs that always suffice for the operation to complete */
   uint32_t reserved0;
+  uint32_t chunkRows; /* AllGather+GEMM, in place of chunkTiles: rows of A per chunk, 1 to 2^30 */
 } mkTune_t;
 
 /* C = alpha * sum over ranks of A*B + beta * C + bias, on every rank, the same bits on every rank.
@@ -284,6 +290,36 @@ typedef struct {
  * seen by mkCommGetAsyncError after the stream has been synchronised.
  *   CPU platform: launching on a second stream while an operation on another is unfinished is mkErrorInvalidUsage. */
 MK_EXPORT mkResult_t mkGemmAllReduce(mkComm_t comm, const mkGemmAllReduceArgs_t* args, mkStream_t stream);
+
+/* C = activation(alpha * A*B + beta * C + bias), where A is gathered from all ranks, and B and C are each rank's own: the product
+ * of A with this rank's N columns.
+ *   a: this rank's rows of A, (Mg, K); b: (K, N) or (N, K); c: (M, N).  Of W ranks, rank g has rows g*h to (g+1)*h of A,
+ *   where h = M / W rounded up, or fewer, or none, where M ends: Mg = min(M, (g+1)*h) - min(M, g*h).  M, the rows of c, K and
+ *   the dtype of a are the same on all ranks; N, bLayout, the dtype of c, alpha, beta and bias may differ.  M, N, K may be 0.
+ *   K, and N where it is a row length, in multiples of 16 bytes.  a and b: both bf16 or both fp16; c: the same type or fp32.
+ *   gathered, optional: (M, K), dtype of a: the whole A, for what comes after.  In a window (same window and offset on all
+ *   ranks, or none in a window): peers store into it directly, and the heap holds only what comes from other nodes.
+ *   Otherwise it is copied from the symmetric heap, and each rank may have it or not.  `a` may be this rank's rows of
+ *   `gathered`, exactly, with the same stride.
+ * Nothing else may overlap.  Products and sums are fp32; rows of A travel as they are. */
+typedef struct {
+  uint32_t structSize, structId; /* MK_ID_ALL_GATHER_GEMM_ARGS */
+  mkTensor_t a, b, c;
+  mkTensor_t gathered;
+  mkTensor_t bias;     /* (N), dtype of c or fp32; optional */
+  const float* alpha;  /* host memory, read during the call; NULL: 1 */
+  const float* beta;   /* likewise; NULL: 0, and then the old C is never read */
+  uint32_t bLayout;    /* MK_LAYOUT_...; 0: (K, N) */
+  uint32_t activation; /* MK_ACTIVATION_...; 0: none.  Others: not supported yet */
+  uint32_t reserved0, reserved1;
+  const float* scaleA; /* for 8-bit inputs; not supported yet: NULL */
+  const float* scaleB;
+  const mkTune_t* tune; /* NULL: automatic; tiles may differ between ranks */
+} mkAllGatherGemmArgs_t;
+
+/* Enqueues one AllGather+GEMM on the stream.  Everything said of mkGemmAllReduce holds, of a, b, bias, c and gathered; once
+ * it has finished on the stream, no rank reads this rank's a any more.  CUDA platform: not supported yet. */
+MK_EXPORT mkResult_t mkAllGatherGemm(mkComm_t comm, const mkAllGatherGemmArgs_t* args, mkStream_t stream);
 
 /* Operations as a number, for the three queries below; `args` is the operation's structure. */
 #define MK_OP_GEMM_ALL_REDUCE 1

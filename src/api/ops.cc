@@ -3,6 +3,7 @@
 
 #include "api/guard.h"
 #include "emu/stream.h"
+#include "host/op_ag_gemm.h"
 #include "host/op_gemm_ar.h"
 
 namespace {
@@ -38,8 +39,16 @@ std::shared_ptr<const OpCall> prepare(const Comm& comm, int op, const void* user
       args.wireDtypePlus1 = from.wireDtypePlus1;
       return prepareGemmAr(comm, args);
     }
+    case MK_OP_ALL_GATHER_GEMM: {
+      const auto from = readStruct(static_cast<const mkAllGatherGemmArgs_t*>(user), "args");
+      GemmArgs args = gemmArgs(op, "mkAllGatherGemm", from);
+      args.gathered = from.gathered;
+      if (from.reserved1 != 0) fail(mkErrorVersion, "reserved1 is %u; legal: 0", from.reserved1);
+      return prepareAgGemm(comm, args);
+    }
     default:
-      fail(mkErrorInvalidArgument, "op is %d; legal: MK_OP_GEMM_ALL_REDUCE (%d)", op, MK_OP_GEMM_ALL_REDUCE);
+      fail(mkErrorInvalidArgument, "op is %d; legal: MK_OP_GEMM_ALL_REDUCE (%d), MK_OP_ALL_GATHER_GEMM (%d)", op,
+           MK_OP_GEMM_ALL_REDUCE, MK_OP_ALL_GATHER_GEMM);
   }
 }
 
@@ -64,6 +73,10 @@ extern "C" {
 
 mkResult_t mkGemmAllReduce(mkComm_t comm, const mkGemmAllReduceArgs_t* args, mkStream_t stream) {
   return enqueue("mkGemmAllReduce", MK_OP_GEMM_ALL_REDUCE, comm, args, stream);
+}
+
+mkResult_t mkAllGatherGemm(mkComm_t comm, const mkAllGatherGemmArgs_t* args, mkStream_t stream) {
+  return enqueue("mkAllGatherGemm", MK_OP_ALL_GATHER_GEMM, comm, args, stream);
 }
 
 mkResult_t mkOpCheck(mkComm_t comm, int op, const void* args) {

@@ -31,10 +31,7 @@ class TilePlatform : public BasePlatform {
 
   template <class Task>
   void multiply(const Task& t) {
-    callHook(memory_.rank, launch_.epoch, Point::multiply, t.tile);
-    engine_.multiply(op_, t.shape);
-    progress();         // before the others look at the clock
-    AgentPool::idle();  // a tile's time, so that other agents keep up as they would on a GPU
+    multiply(op_, t.tile, t.shape);
   }
   template <class Task>
   void storePartial(const Task& t, const protocol::Ref& r) {
@@ -50,6 +47,13 @@ class TilePlatform : public BasePlatform {
   }
 
  protected:
+  void multiply(const GemmOperands& op, uint64_t tile, const sched::Tile& shape) {
+    callHook(memory_.rank, launch_.epoch, Point::multiply, tile);
+    engine_.multiply(op, shape);
+    progress();         // before the others look at the clock
+    AgentPool::idle();  // a tile's time, so that other agents keep up as they would on a GPU
+  }
+
   const GemmOperands& op_;
   TileEngine& engine_;
 };

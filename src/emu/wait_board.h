@@ -33,17 +33,17 @@ class WaitBoard {
   }
 
  private:
-  // 4 bits of stage, 16 of local + 1, 11 of node + 1, 33 of item.
+  // 5 bits of stage, 16 of local + 1, 11 of node + 1, 32 of item.
   static uint64_t pack(const protocol::Why& w) {
-    return uint64_t(w.stage) << 60 | (uint64_t(w.local + 1) & 0xffff) << 44 | (uint64_t(w.node + 1) & 0x7ff) << 33 |
-           (w.item & 0x1'ffff'ffff);
+    return uint64_t(w.stage) << 59 | (uint64_t(w.local + 1) & 0xffff) << 43 | (uint64_t(w.node + 1) & 0x7ff) << 32 |
+           (w.item & 0xffff'ffff);
   }
   static protocol::Why unpack(uint64_t word) {
-    return {static_cast<protocol::Stage>(word >> 60), static_cast<int32_t>(word >> 44 & 0xffff) - 1,
-            static_cast<int32_t>(word >> 33 & 0x7ff) - 1, word & 0x1'ffff'ffff};
+    return {static_cast<protocol::Stage>(word >> 59), static_cast<int32_t>(word >> 43 & 0xffff) - 1,
+            static_cast<int32_t>(word >> 32 & 0x7ff) - 1, word & 0xffff'ffff};
   }
-  static uint64_t order(uint64_t word) { return word >> 60 << 1 | ((word >> 33 & 0x7ff'ffff) == 0 ? 1 : 0); }
-  static_assert(uint32_t(protocol::Stage::roles) < 16);
+  static uint64_t order(uint64_t word) { return word >> 59 << 1 | ((word >> 32 & 0x7ff'ffff) == 0 ? 1 : 0); }
+  static_assert(uint32_t(protocol::Stage::roles) < 32);
 
   std::vector<std::atomic<uint64_t>> waits_;  // by agent; 0: it does not wait
   std::atomic<uint64_t> progress_{0}, polled_{0};

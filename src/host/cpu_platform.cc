@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "host/ag_gemm_call.h"
 #include "host/error.h"
 #include "host/gemm_ar_call.h"
 #include "host/heap.h"
@@ -159,16 +160,29 @@ void CpuPlatform::raiseFlag(uint64_t offset, uint64_t value) {
   memory_.flag(protocol::heap(memory_.place.local, offset)).store(value, std::memory_order_release);
 }
 
-void CpuPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::GemmChoice& choice, GemmArCall* call) const {
-  call->plan = sched::planGemmAr(shape, choice, agentCount_);
-  call->minSMs = call->plan.roles.minimum();
-  if (call->plan.roles.total() > agents_->pool.maxAgents())
-    fail(mkErrorInvalidArgument, "tune asks for %u agents in all; legal: up to %u", call->plan.roles.total(),
+template <class Call, class Plan>
+void CpuPlatform::accept(Call* call, const Plan& plan) const {
+  if (plan.roles.total() > agents_->pool.maxAgents())
+    fail(mkErrorInvalidArgument, "tune asks for %u agents in all; legal: up to %u", plan.roles.total(),
          agents_->pool.maxAgents());
+  call->plan = plan;
+  call->minSMs = plan.roles.minimum();
+}
+
+void CpuPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::GemmChoice& choice, GemmArCall* call) const {
+  accept(call, sched::planGemmAr(shape, choice, agentCount_));
 }
 
 protocol::FailRecord CpuPlatform::runGemmAr(const GemmArCall& call, mkStream_t) {
   return emu::runGemmAr(*agents_, memory_, call.plan, call.hash, call.operands, call.peerC);
+}
+
+void CpuPlatform::planAgGemm(const sched::AgGemmShape& shape, const sched::GemmChoice& choice, AgGemmCall* call) const {
+  accept(call, sched::planAgGemm(shape, choice, agentCount_));
+}
+
+protocol::FailRecord CpuPlatform::runAgGemm(const AgGemmCall& call, mkStream_t) {
+  return emu::runAgGemm(*agents_, memory_, call.plan, call.hash, call.operands, {call.gathered, call.gatheredStride});
 }
 
 LaunchView CpuPlatform::view() const {

@@ -3,6 +3,7 @@
 
 #include <cstdlib>
 
+#include "emu/ag_gemm.h"
 #include "emu/gemm_ar.h"
 #include "emu/rank_memory.h"
 #include "host/platform.h"
@@ -37,12 +38,18 @@ class CpuPlatform final : public Platform {
   bool asynchronous() const override { return false; }
   void planGemmAr(const sched::GemmArShape& shape, const sched::GemmChoice& choice, GemmArCall* call) const override;
   protocol::FailRecord runGemmAr(const GemmArCall& call, mkStream_t stream) override;
+  void planAgGemm(const sched::AgGemmShape& shape, const sched::GemmChoice& choice, AgGemmCall* call) const override;
+  protocol::FailRecord runAgGemm(const AgGemmCall& call, mkStream_t stream) override;
   LaunchView view() const override;
 
   // For tests that set words by hand.
   const emu::RankMemory& memory() const { return memory_; }
 
  private:
+  // Takes the plan, if there are agents for its roles.
+  template <class Call, class Plan>
+  void accept(Call* call, const Plan& plan) const;
+
   const uint32_t agentCount_;
   struct Free {
     void operator()(void* p) const { std::free(p); }

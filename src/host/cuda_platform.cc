@@ -362,6 +362,13 @@ protocol::FailRecord CudaPlatform::runGemmAr(const GemmArCall& call, mkStream_t 
   return {};
 }
 
+void CudaPlatform::planAgGemm(const sched::AgGemmShape&, const sched::GemmChoice&, AgGemmCall*) const {
+  fail(mkErrorNotSupported, "mkAllGatherGemm runs on the CPU platform alone in this version");
+}
+protocol::FailRecord CudaPlatform::runAgGemm(const AgGemmCall&, mkStream_t) {
+  fail(mkErrorInternal, "an AllGather+GEMM without a plan");
+}
+
 namespace {
 
 // Whether the stream is being captured, and in which capture.

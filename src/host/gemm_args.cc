@@ -100,7 +100,7 @@ void requireDim(const char* name, int index, int64_t value, const char* of, int6
     fail(mkErrorInvalidArgument, "%s.dims[%d] is %lld; legal: %s = %lld", name, index, ll(value), of, ll(expected));
 }
 
-sched::GemmChoice readChoice(const Comm& comm, const std::optional<mkTune_t>& tune) {
+sched::GemmChoice readChoice(const Comm& comm, const char* operation, const std::optional<mkTune_t>& tune, Rows rows) {
   sched::GemmChoice c;
   if (!tune) return c;
   const auto within = [](const char* field, uint32_t value, uint32_t least, uint32_t most, uint32_t step) {
@@ -110,14 +110,25 @@ sched::GemmChoice readChoice(const Comm& comm, const std::optional<mkTune_t>& tu
   };
   within("tileM", tune->tileM, 16, kMostTile, 16);
   within("tileN", tune->tileN, 16, kMostTile, 16);
-  within("chunkTiles", tune->chunkTiles, 1, sched::kMaxChunkTiles, 1);
-  within("exchange", tune->exchange, MK_EXCHANGE_SWAP, MK_EXCHANGE_HOME, 1);
+  const auto foreign = [&](const char* field, uint32_t value) {
+    if (value != 0) fail(mkErrorInvalidArgument, "tune.%s is %u; legal for %s: 0", field, value, operation);
+  };
+  if (rows == Rows::shardA) {
+    within("chunkRows", tune->chunkRows, 1, sched::kMaxChunkRows, 1);
+    within("exchange", tune->exchange, MK_EXCHANGE_DIRECT, MK_EXCHANGE_RING, 1);
+    foreign("chunkTiles", tune->chunkTiles);
+  } else {
+    within("chunkTiles", tune->chunkTiles, 1, sched::kMaxChunkTiles, 1);
+    within("exchange", tune->exchange, MK_EXCHANGE_SWAP, MK_EXCHANGE_HOME, 1);
+    foreign("chunkRows", tune->chunkRows);
+  }
   within("computeAgents", tune->computeAgents, 1, comm.platform().smCount(), 1);
   within("receiveAgents", tune->receiveAgents, 1, comm.platform().smCount(), 1);
   if (tune->reserved0 != 0) fail(mkErrorVersion, "tune.reserved0 is %u; legal: 0", tune->reserved0);
   c.tileM = tune->tileM;
   c.tileN = tune->tileN;
   c.chunkTiles = tune->chunkTiles;
+  c.chunkRows = tune->chunkRows;
   c.exchange = tune->exchange;
   c.computeAgents = tune->computeAgents;
   c.receiveAgents = tune->receiveAgents;
@@ -209,6 +220,12 @@ Gemm checkGemm(const Comm& comm, const GemmArgs& args, Rows rows) {
   requireDim("b", op.bTransposed ? 0 : 1, op.bTransposed ? b.rows : b.cols, "c.dims[1], N", c.cols);
   requireDim("b", op.bTransposed ? 1 : 0, op.bTransposed ? b.cols : b.rows,
              rows == Rows::shardA ? "a.dims[1], K" : "a.dims[1], K of this rank", a.cols);
+  if (args.gathered.ndim != 0) {
+    requireType(args.gathered.dtype, "gathered", {args.a.dtype});
+    const Matrix& all = g.gathered.emplace(readMatrix(comm, args.gathered, "gathered"));
+    requireDim("gathered", 0, all.rows, "c.dims[0], M", c.rows);
+    requireDim("gathered", 1, all.cols, "a.dims[1], K", a.cols);
+  }
   readBias(comm, args, &g);
   if (args.activation > MK_ACTIVATION_SILU)
     fail(mkErrorInvalidArgument, "activation is %u; legal: 0 to %u (MK_ACTIVATION_...)", args.activation,
@@ -238,7 +255,7 @@ Gemm checkGemm(const Comm& comm, const GemmArgs& args, Rows rows) {
   op.cStride = c.stride;
   op.alpha = args.alpha != nullptr ? *args.alpha : 1.0f;
   op.beta = args.beta != nullptr ? *args.beta : 0.0f;
-  g.choice = readChoice(comm, args.tune);
+  g.choice = readChoice(comm, args.name, args.tune, rows);
   return g;
 }
 

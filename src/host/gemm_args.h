@@ -19,7 +19,7 @@ namespace mk {
 struct GemmArgs {
   int op = 0;             // MK_OP_...
   const char* name = "";  // of the exported function
-  mkTensor_t a = {}, b = {}, c = {}, bias = {};
+  mkTensor_t a = {}, b = {}, c = {}, bias = {}, gathered = {};
   const float* alpha = nullptr;
   const float* beta = nullptr;
   uint32_t bLayout = 0, activation = 0, wireDtypePlus1 = 0, reserved0 = 0;
@@ -50,6 +50,7 @@ enum class Rows {
 struct Gemm {
   uint64_t m = 0, n = 0;
   Matrix a, b, c;
+  std::optional<Matrix> gathered;                // the whole A, as an output
   uint32_t in = 0, out = 0, wire = 0, bias = 0;  // mkDataType_t; bias: 1 + it, or 0
   protocol::GemmOperands operands;
   sched::GemmChoice choice;

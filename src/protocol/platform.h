@@ -24,6 +24,7 @@
 #include "protocol/mlx5_queue.h"
 #include "protocol/tile_cursor.h"
 #include "protocol/types.h"
+#include "sched/ag_gemm.h"
 #include "sched/roles.h"
 
 namespace mk::protocol {
@@ -54,6 +55,23 @@ concept Platform = requires(P p, const P q, Ref r, Why why, uint64_t v, uint64_t
   p.asOne([](auto&) {});
   p.fail(FailRecord::timeout, why, v, v);
   p.setRole(sched::Role::control);
+};
+
+// Rows of A: in this rank's own shard, packed in a heap, or in a local rank's `gathered`.
+struct RowsAt {
+  enum class Where : uint32_t { shard, heap, gathered };
+  Where where = Where::shard;
+  Ref packed;          // in a heap: of the first row
+  uint32_t local = 0;  // whose `gathered`
+  uint64_t row = 0;    // the first, of the shard or of the whole A
+};
+
+template <class P>
+concept AgGemmPlatform = Platform<P> && requires(P p, const sched::AgGemmPlan::TileTask& t, const RowsAt& rows) {
+  p.multiply(t, rows);                  // those rows of A * this rank's B, in fp32
+  p.finishTile(t);                      // scale, beta * C, bias, activation; rounds to C's type
+  p.storeOut(t);                        // to my C
+  p.copyRows(rows, rows, uint64_t{1});  // from, to, how many; complete for what is published next
 };
 
 template <class P>

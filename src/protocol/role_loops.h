@@ -26,6 +26,7 @@ class RoleLoops {
       p_.ownReset(OwnLayout::ticket);
       p_.ownReset(OwnLayout::claimCompute);
       p_.ownReset(OwnLayout::claimReceive);
+      p_.ownReset(OwnLayout::claimMove);
       p_.ownReset(OwnLayout::claimCopy);
       p_.publish(own(OwnLayout::epoch), p_.epoch(), Scope::device);
     }

@@ -33,10 +33,13 @@ enum class Stage : uint32_t {
   done,
   entered,
   bank,
+  ownRows,
   partial,
   nodeSum,
   queue,
   nodeArrival,
+  railRows,
+  peerRows,
   result,
   staged,
   output,
@@ -55,6 +58,8 @@ MK_HD constexpr const char* stageName(Stage s) {
       return "entering the operation";
     case Stage::bank:
       return "opening the bank";
+    case Stage::ownRows:
+      return "this rank's rows in its bank";
     case Stage::partial:
       return "partial result of a tile";
     case Stage::nodeSum:
@@ -63,6 +68,10 @@ MK_HD constexpr const char* stageName(Stage s) {
       return "room in the command queue";
     case Stage::nodeArrival:
       return "node sum from another node";
+    case Stage::railRows:
+      return "rows from another node";
+    case Stage::peerRows:
+      return "rows from a local rank";
     case Stage::result:
       return "finished chunk from its home node";
     case Stage::staged:
@@ -94,7 +103,7 @@ struct Why {
   Stage stage = Stage::none;
   int32_t local = -1;  // producer: a local rank of this node, or -1
   int32_t node = -1;   // producer: the rail peer on that node, or -1
-  uint64_t item = 0;   // tile or owned chunk
+  uint64_t item = 0;   // tile or chunk
 };
 
 // Why an agent left early.
@@ -135,6 +144,7 @@ struct OwnLayout {
     blocksLeft,     // monotone: those that have left
     cardBytes,      // payload that agents have posted to cards' queues
     cardMessages,
+    claimMove,
     countWords = 32
   };
   // Flags by which control lets others write to a peer: its heap and its window.

@@ -6,11 +6,13 @@
 namespace mk::sched {
 
 constexpr uint32_t kMaxChunkTiles = 1u << 16;
+constexpr uint32_t kMaxChunkRows = 1u << 30;
 
 // Zero: automatic.
 struct GemmChoice {
   uint32_t tileM = 0, tileN = 0;
-  uint32_t chunkTiles = 0;
+  uint32_t chunkTiles = 0;  // or, where rows of A travel:
+  uint32_t chunkRows = 0;
   uint32_t exchange = 0;  // Exchange, or 0
   uint32_t computeAgents = 0, receiveAgents = 0;
   uint32_t parts = 0;  // agents that share a tile, each announcing its own rows (a cluster's blocks)

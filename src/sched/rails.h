@@ -10,7 +10,8 @@
 
 namespace mk::sched {
 
-enum class Exchange : uint32_t { swap = 1, home = 2 };
+// direct, ring: of rows that are the same everywhere (ag_gemm.h).
+enum class Exchange : uint32_t { swap = 1, home = 2, direct = 3, ring = 4 };
 
 struct Rail {
   uint32_t nodes = 1;

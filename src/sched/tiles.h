@@ -11,6 +11,18 @@ struct Tile {
   uint32_t rows = 0, cols = 0;
 };
 
+// One of rows x cols cells that are numbered in groups of `groupRows` rows, column by column inside a group.
+struct Cell {
+  uint64_t row = 0, col = 0;
+};
+MK_HD constexpr Cell rasterCell(uint64_t index, uint64_t rows, uint64_t cols, uint32_t groupRows) {
+  const uint64_t perGroup = groupRows * cols;
+  const uint64_t firstRow = index / perGroup * groupRows;
+  const uint64_t rowsHere = smaller(groupRows, rows - firstRow);
+  const uint64_t inGroup = index % perGroup;
+  return Cell{firstRow + inGroup % rowsHere, inGroup / rowsHere};
+}
+
 // Tiles are numbered in groups of `groupRows` tile rows, column by column inside a group, so that tiles close in number
 // share rows of A and columns of B in the cache (the "super-M" order of the paper).
 struct TileGrid {
@@ -23,11 +35,8 @@ struct TileGrid {
   MK_HD constexpr uint64_t count() const { return rowsOfTiles() * colsOfTiles(); }
 
   MK_HD constexpr Tile tile(uint64_t index) const {
-    const uint64_t perGroup = groupRows * colsOfTiles();
-    const uint64_t firstRow = index / perGroup * groupRows;
-    const uint64_t rowsHere = smaller(groupRows, rowsOfTiles() - firstRow);
-    const uint64_t inGroup = index % perGroup;
-    return at(firstRow + inGroup % rowsHere, inGroup / rowsHere);
+    const Cell cell = rasterCell(index, rowsOfTiles(), colsOfTiles(), groupRows);
+    return at(cell.row, cell.col);
   }
   MK_HD constexpr uint64_t index(uint64_t tileRow, uint64_t tileCol) const {
     const uint64_t firstRow = tileRow / groupRows * groupRows;

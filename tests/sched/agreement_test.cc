@@ -145,8 +145,9 @@ TEST_CASE("tickets give each role its agents, communication first") {
     for (uint32_t receive = 0; receive <= 3; ++receive) {
       for (uint32_t copyOut = 0; copyOut <= 2; ++copyOut) {
         for (uint32_t compute = 1; compute <= 4; ++compute) {
-          const RoleCounts roles{send, receive, copyOut, compute};
-          std::vector<uint32_t> count(5, 0);
+          const uint32_t move = (send + compute) % 3;
+          const RoleCounts roles{send, receive, move, copyOut, compute};
+          std::vector<uint32_t> count(6, 0);
           uint32_t highest = 0;
           for (uint32_t ticket = 0; ticket < roles.total(); ++ticket) {
             const auto role = static_cast<uint32_t>(roles.role(ticket));
@@ -154,9 +155,9 @@ TEST_CASE("tickets give each role its agents, communication first") {
             highest = role;
             ++count[role];
           }
-          CHECK(count == std::vector<uint32_t>{1, send, receive, copyOut, compute});
+          CHECK(count == std::vector<uint32_t>{1, send, receive, move, copyOut, compute});
           // With the minimum, all of them are there.
-          CHECK(roles.minimum() == 1 + send + receive + copyOut + 1);
+          CHECK(roles.minimum() == 1 + send + receive + move + copyOut + 1);
           CHECK(roles.role(roles.minimum() - 1) == Role::compute);
           CHECK(roles.role(roles.minimum() - 2) != Role::compute);
         }

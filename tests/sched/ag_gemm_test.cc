@@ -1,0 +1,302 @@
+// Properties of AgGemmPlan: every element of C in one tile, which waits for the chunks under it; places and flags of a bank;
+// what is sent is what is expected; bytes per link.
+#include <algorithm>
+
+#include "ag_worlds.h"
+
+namespace mk::sched::test {
+namespace {
+
+TEST_CASE("allgather: chunks of a shard are its rows, once each") {
+  forAgPlans([](const World&, const std::vector<AgGemmPlan>& plans) {
+    const AgGemmPlan& p = plans[0];
+    uint64_t row = 0;
+    std::vector<uint32_t> byRank(plans.size());
+    for (uint32_t i = 0; i < plans.size(); ++i) byRank[plans[i].mine().rank] = i;
+    for (const uint32_t i : byRank) {
+      const Shard s = plans[i].mine();
+      MUST(p.shards.first(s.rank) == std::min(p.shape.m, s.rank * p.shards.height()), describe(p));
+      MUST(p.shards.first(s.rank) == row, describe(p) << ", rank " << s.rank);
+      row += p.shards.rows(s.rank);
+      uint64_t rows = 0;
+      for (uint64_t c = 0; c < p.chunks(s); ++c) {
+        MUST(p.chunkRow(c) == rows, describe(p) << ", chunk " << c);
+        MUST(p.rowsIn(s, c) >= 1 && p.rowsIn(s, c) <= p.chunkRows, describe(p) << ", chunk " << c);
+        MUST(p.chunkBytes(s, c) == p.rowsIn(s, c) * p.shape.k * 2, describe(p) << ", chunk " << c);
+        rows += p.rowsIn(s, c);
+      }
+      MUST(rows == (p.shape.k == 0 ? 0 : p.shards.rows(s.rank)), describe(p) << ", rank " << s.rank);
+      MUST(p.chunks(s) <= p.mostChunks(), describe(p) << ", rank " << s.rank);
+    }
+    MUST(row == p.shape.m, describe(p));
+  });
+}
+
+TEST_CASE("allgather: every element of C is in one tile, of one shard, that waits for the chunks under it") {
+  forAgPlans([](const World&, const std::vector<AgGemmPlan>& plans) {
+    for (const AgGemmPlan& p : plans) {
+      std::vector<uint32_t> covered(p.shape.m * p.shape.n, 0);
+      for (uint64_t position = 0; position < p.positions(); ++position) {
+        const AgGemmPlan::TileTask t = p.tileAt(position);
+        if (!t.exists) continue;
+        MUST(t.shape.rows >= 1 && t.shape.rows <= p.tileM && t.shape.cols >= 1 && t.shape.cols <= p.tileN,
+             describe(p) << ", position " << position);
+        MUST(t.shape.row == p.shards.first(t.from.rank) + t.shardRow, describe(p) << ", position " << position);
+        MUST(t.shardRow + t.shape.rows <= p.shards.rows(t.from.rank), describe(p) << ", position " << position);
+        for (uint64_t r = t.shape.row; r < t.shape.row + t.shape.rows; ++r) {
+          for (uint64_t c = t.shape.col; c < t.shape.col + t.shape.cols; ++c) ++covered[r * p.shape.n + c];
+        }
+        for (uint64_t c = 0; c < p.chunks(t.from); ++c) {
+          const bool under =
+              p.chunkRow(c) < t.shardRow + t.shape.rows && p.chunkRow(c) + p.rowsIn(t.from, c) > t.shardRow;
+          MUST(under == (c >= t.firstChunk && c < t.endChunk), describe(p) << ", position " << position);
+        }
+        MUST(t.endChunk <= p.chunks(t.from), describe(p) << ", position " << position);
+      }
+      MUST(std::all_of(covered.begin(), covered.end(), [](uint32_t n) { return n == 1; }), describe(p));
+    }
+  });
+}
+
+TEST_CASE("allgather: tiles follow the order in which rows come") {
+  forAgPlans([](const World& world, const std::vector<AgGemmPlan>& plans) {
+    for (const AgGemmPlan& p : plans) {
+      const Place& at = p.place();
+      uint32_t lastDistance = 0, lastBefore = 0;
+      for (uint64_t position = 0; position < p.positions(); ++position) {
+        const AgGemmPlan::TileTask t = p.tileAt(position);
+        if (!t.exists) continue;
+        const uint32_t distance = (at.node + world.nodes - t.from.node) % world.nodes;
+        const uint32_t before = (at.local + world.locals - t.from.local) % world.locals;
+        MUST(distance >= lastDistance, describe(p) << ", position " << position);
+        if (distance == 0) MUST(before >= lastBefore, describe(p) << ", position " << position);
+        lastDistance = distance;
+        lastBefore = before;
+      }
+    }
+  });
+  // Of another node's shards, the first row of tiles of each before the second of any.
+  AgCase c;
+  c.m = 4 * 64;
+  const World world{2, 2};
+  const RankTable table(world, false);
+  const AgGemmPlan p = agPlan(world, table, 0, c);
+  REQUIRE(p.positions() == 64);
+  for (uint64_t i = 0; i < 32; ++i) {
+    const AgGemmPlan::TileTask t = p.tileAt(32 + i);
+    CHECK(t.shardRow == i / 2 * 4);
+    CHECK(t.from.rank == (i % 2 == 0 ? 2 : 3));
+  }
+}
+
+TEST_CASE("allgather: places of a bank are disjoint, aligned, below dataBytes, and the same on all who use them") {
+  uint64_t places = 0;
+  forAgPlans([&](const World&, const std::vector<AgGemmPlan>& plans) {
+    for (const AgGemmPlan& p : plans) {
+      struct Range {
+        uint64_t begin, end;
+      };
+      std::vector<Range> ranges;
+      for (const AgGemmPlan& other : plans) {
+        const Shard s = other.mine();
+        // With a window, only the rail's shards come into the heap; a rank alone needs no heap.
+        if ((p.windowed() && !p.onMyRail(s)) || !(plans.size() > 1)) continue;
+        if (p.windowed() && !p.multiNode()) continue;
+        for (uint64_t c = 0; c < p.chunks(s); ++c) {
+          const uint64_t begin = p.packed(s, p.chunkRow(c));
+          ranges.push_back({begin, begin + p.chunkBytes(s, c)});
+          MUST(begin % 16 == 0, describe(p) << ", rank " << s.rank);
+          MUST(ranges.back().end <= p.dataBytes(), describe(p) << ", rank " << s.rank);
+          for (const AgGemmPlan& q : plans) {
+            const bool uses = !p.windowed() || q.onMyRail(s);
+            if (uses) MUST(q.packed(s, p.chunkRow(c)) == begin, describe(q) << ", rank " << s.rank);
+          }
+        }
+      }
+      std::sort(ranges.begin(), ranges.end(), [](const Range& a, const Range& b) { return a.begin < b.begin; });
+      for (size_t i = 1; i < ranges.size(); ++i) MUST(ranges[i - 1].end <= ranges[i].begin, describe(p));
+      places += ranges.size();
+      MUST(p.workspace() == plans[0].workspace() && p.dataBytes() == plans[0].dataBytes(), describe(p));
+      MUST(HeapLayout::bankFlagBytes(p.workspace()) >= p.flagWords() * 8, describe(p));
+      MUST(HeapLayout::bankDataBytes(p.workspace()) >= p.dataBytes(), describe(p));
+    }
+  });
+  CHECK(places > 100000);
+}
+
+TEST_CASE("allgather: every chunk of another node's is sent along the rail once, to the flag it is awaited at") {
+  uint64_t sent = 0;
+  forAgPlans([&](const World& world, const std::vector<AgGemmPlan>& plans) {
+    const ControlLayout control{world.nodes, world.locals};
+    const HeapLayout heap{control.bytes(), alignUp(plans[0].workspace(), kWorkspaceUnit)};
+    std::vector<std::vector<uint32_t>> raised;  // by rank and word of its flags
+    for (const AgGemmPlan& p : plans) raised.emplace_back(p.flagWords(), 0);
+    for (const AgGemmPlan& p : plans) {
+      uint64_t messages = 0, bytes = 0;
+      for (uint64_t i = 0; i < p.sends(); ++i) {
+        const AgGemmPlan::Send t = p.send(i);
+        if (!t.exists) continue;
+        ++messages;
+        bytes += p.chunkBytes(t.from, t.chunk);
+        MUST(t.to != p.place().node && p.onMyRail(t.from), describe(p) << ", " << i);
+        MUST((t.from.node + t.distance) % world.nodes == t.to, describe(p) << ", " << i);
+        MUST(p.slot(t.distance, t.chunk) < kMaxSlots, describe(p) << ", " << i);
+        const AgGemmPlan& receiver = plans[t.to * world.locals + p.place().local];
+        MUST(receiver.sender(t.distance) == p.place().node, describe(p) << ", " << i);
+        MUST(receiver.slot(t.distance, t.chunk) == p.slot(t.distance, t.chunk), describe(p) << ", " << i);
+        const uint64_t flag = arrivalFlag(heap, control, p.slot(t.distance, t.chunk), p.place().node, 4);
+        const uint64_t word = (flag - heap.flags(0)) / 8;
+        MUST(word < receiver.arrivalWords(), describe(p) << ", " << i);
+        ++raised[t.to * world.locals + p.place().local][word];
+      }
+      MUST(messages == p.netMessagesSent(), describe(p));
+      MUST(bytes == p.netBytesSent(), describe(p));
+      sent += messages;
+    }
+    for (uint32_t i = 0; i < plans.size(); ++i) {
+      const AgGemmPlan& p = plans[i];
+      uint64_t expected = 0;
+      for (uint32_t distance = 1; distance < world.nodes; ++distance) {
+        const Shard s = p.shard(p.nodeBefore(distance), p.place().local);
+        for (uint64_t c = 0; c < p.chunks(s); ++c, ++expected) {
+          const uint64_t flag = arrivalFlag(heap, control, p.slot(distance, c), p.sender(distance), 4);
+          MUST(raised[i][(flag - heap.flags(0)) / 8] == 1, describe(p) << ", chunk " << c);
+        }
+      }
+      const auto seen = static_cast<uint64_t>(std::count(raised[i].begin(), raised[i].end(), 1u));
+      MUST(seen == expected, describe(p));
+    }
+  });
+  CHECK(sent > 10000);
+}
+
+TEST_CASE("allgather: flags have a word each, behind the arrivals, below flagWords") {
+  forAgPlans([](const World& world, const std::vector<AgGemmPlan>& plans) {
+    for (const AgGemmPlan& p : plans) {
+      std::vector<bool> taken(p.flagWords(), false);
+      const auto take = [&](uint64_t word) {
+        MUST(word >= p.arrivalWords() && word < p.flagWords() && !taken[word], describe(p) << ", word " << word);
+        taken[word] = true;
+      };
+      for (const AgGemmPlan& other : plans) {
+        for (uint64_t c = 0; c < p.chunks(other.mine()); ++c) {
+          take(p.chunkFlag(other.mine(), c));
+          MUST(p.chunkFlag(other.mine(), c) == other.chunkFlag(other.mine(), c), describe(p));
+        }
+      }
+      for (uint32_t l = 0; l < world.locals; ++l) take(p.outFlag(l));
+      MUST(p.arrivalWords() == p.slots() * world.nodes, describe(p));
+    }
+  });
+}
+
+TEST_CASE("allgather: bytes on the network and between local ranks, counted from who lacks what") {
+  forAgPlans([](const World& world, const std::vector<AgGemmPlan>& plans) {
+    uint64_t net = 0, nvlink = 0;
+    for (const AgGemmPlan& p : plans) {
+      net += p.netBytesSent();
+      nvlink += p.nvlinkBytesSent();
+      // Every NIC sends the same in a world of equal shards: (N - 1) / W of A.
+      if (p.shape.m % plans.size() == 0)
+        MUST(p.netBytesSent() == p.shape.m / plans.size() * p.shape.k * 2 * (world.nodes - 1), describe(p));
+    }
+    // Each node lacks what the others have; each rank gets from its node what is not of its rail.
+    const uint64_t all = plans[0].shape.m * plans[0].shape.k * 2;
+    MUST(net == all * (world.nodes - 1), describe(plans[0]));
+    MUST(nvlink == all * (world.locals - 1) * world.nodes, describe(plans[0]));
+  });
+}
+
+TEST_CASE("allgather: what must agree is in the hash, what may differ is not") {
+  const World world{3, 2};
+  const RankTable table(world, false);
+  const AgCase base{.m = 1000, .n = 64, .k = 64, .chunkRows = 16};
+  const auto hash = [&](const AgCase& c, uint32_t i = 0) { return agPlan(world, table, i, c).hash().value(); };
+  for (uint32_t i = 1; i < world.ranks(); ++i) CHECK(hash(base, i) == hash(base));
+  AgCase c = base;
+  c.n = 128;
+  c.tileM = 64;
+  CHECK(hash(c) == hash(base));
+  c.gathered = Gathered::memory;
+  CHECK(hash(c) == hash(base));
+  c.gathered = Gathered::window;
+  CHECK(hash(c) != hash(base));
+  for (uint64_t AgCase::*const field : {&AgCase::m, &AgCase::k, &AgCase::chunkRows}) {
+    c = base;
+    c.*field += 8;
+    CHECK(hash(c) != hash(base));
+  }
+  c = base;
+  c.exchange = Exchange::ring;
+  CHECK(hash(c) != hash(base));
+}
+
+TEST_CASE(
+    "allgather: chunks are about 256 KiB, smaller for small shards, and depend on nothing a rank chooses for itself") {
+  const auto plan = [](uint64_t m, uint64_t k, uint64_t n = 64, uint32_t tileM = 0) {
+    AgGemmShape shape;
+    shape.m = m;
+    shape.k = k;
+    shape.n = n;
+    shape.place = {2, 4, 0, 0};
+    shape.ranks.locals = 4;
+    GemmChoice choice;
+    choice.tileM = tileM;
+    return planAgGemm(shape, choice, 132);
+  };
+  CHECK(plan(65536, 8192).chunkRows == 16);  // of 16 KiB each
+  CHECK(plan(65536, 8192).mostChunks() == 512);
+  CHECK(plan(65536, 1024).chunkRows == 128);
+  CHECK(plan(2048, 1024).chunkRows == 64);  // a shard of 256 rows in four
+  CHECK(plan(64, 1024).chunkRows == 8);     // 16 KiB
+  CHECK(plan(1, 1 << 20).chunkRows == 1);   // a row of 2 MiB
+  CHECK(plan(2048, 1024, 8, 256).chunkRows == 64);
+  CHECK(plan(0, 64).mostChunks() == 0);
+  CHECK(plan(64, 0).mostChunks() == 0);
+}
+
+TEST_CASE(
+    "allgather: large shards: chunks grow until their slots fit a notification; the last tile ends at the corner") {
+  for (const Exchange exchange : {Exchange::direct, Exchange::ring}) {
+    AgGemmShape shape;
+    shape.m = (1ull << 31) - 1;
+    shape.k = 1 << 13;
+    shape.n = (1ull << 31) - 8;
+    shape.place = {4, 2, 3, 1};
+    shape.ranks.locals = 2;
+    GemmChoice choice;
+    choice.chunkRows = 1;
+    choice.exchange = static_cast<uint32_t>(exchange);
+    const AgGemmPlan p = planAgGemm(shape, choice, 132);
+    INFO(describe(p));
+    CHECK(p.slots() <= kMaxSlots - kControlSlots);
+    CHECK(p.slots() > (kMaxSlots - kControlSlots) / 2);
+    CHECK(p.dataBytes() == shape.m * shape.k * 2);
+    // Rank 7 stands here: its own tiles come first.
+    const uint64_t perShard = p.tileRows() * p.tileCols();
+    const AgGemmPlan::TileTask t = p.tileAt(perShard - 1);
+    CHECK(t.from.rank == 7);
+    CHECK(t.shape.row + t.shape.rows == shape.m);
+    CHECK(t.shape.col + t.shape.cols == shape.n);
+    CHECK(p.netBytesSent() ==
+          (exchange == Exchange::ring ? p.shards.rows(7) + p.shards.rows(5) + p.shards.rows(3) : 3 * p.shards.rows(7)) *
+              p.rowBytes());
+  }
+}
+
+TEST_CASE("allgather: a plan has the roles its world needs") {
+  for (const World world : {World{1, 1}, World{1, 4}, World{3, 1}, World{2, 2}}) {
+    const RankTable table(world, false);
+    for (const Gathered gathered : {Gathered::none, Gathered::memory, Gathered::window}) {
+      const RoleCounts roles = agPlan(world, table, 0, {.m = 100, .gathered = gathered}).roles;
+      CHECK(roles.send == (world.nodes > 1 ? 1 : 0));
+      CHECK(roles.receive == 0);
+      CHECK(roles.move == (world.ranks() > 1 || gathered != Gathered::none ? 1 : 0));
+      CHECK(roles.copyOut == (gathered == Gathered::memory && world.locals > 1 ? 1 : 0));
+      CHECK(roles.total() == 8);
+    }
+  }
+}
+
+}  // namespace
+}  // namespace mk::sched::test
