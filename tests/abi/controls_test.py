@@ -33,7 +33,7 @@ VARIANTS = [
     ("field inserted in the middle", API, "const char* hostId; /*", "const char* hostId; const char* rackId; /*", "ap"),
     ("field removed", API, "uint32_t reserved0;\n  uint32_t chunkRows;", "uint32_t chunkRows;", "ap"),
     ("field appended without a new pin", API, "\n} mkTune_t;", "\n  uint32_t next;\n} mkTune_t;", "ap"),
-    ("pointed-to type changed", API, "const float* alpha;", "const double* alpha;", "a"),
+    ("pointed-to type changed", API, "const char* name;              /* MKERNEL_", "const int* name; /* MKERNEL_", "a"),
     ("array shortened", API, "#define MK_MAX_DIMS 5", "#define MK_MAX_DIMS 4", "ap"),
     ("identifier of a structure changed", API, "#define MK_ID_TUNE 0x6d6b0006u", "#define MK_ID_TUNE 0x6d6b0007u", "p"),
     ("constant changed", API, "#define MK_LAYOUT_NK 2u", "#define MK_LAYOUT_NK 3u", "p"),

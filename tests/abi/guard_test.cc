@@ -99,8 +99,8 @@ TEST_CASE("a newer caller's longer structure is read if its tail is zero", "[api
   CHECK(mk::readStruct(&longer.tune, "tune").chunkTiles == 4);
   longer.tail[23] = 1;
   CHECK(mk::guarded("f", [&] { mk::readStruct(&longer.tune, "tune"); }) == mkErrorVersion);
-  CHECK(contains(mkGetLastError(nullptr), "byte 63"));
-  CHECK(contains(mkGetLastError(nullptr), "knows 40 bytes"));
+  CHECK(contains(mkGetLastError(nullptr), "byte " + std::to_string(sizeof(mkTune_t) + 23)));
+  CHECK(contains(mkGetLastError(nullptr), "knows " + std::to_string(sizeof(mkTune_t)) + " bytes"));
 }
 
 TEST_CASE("output structures are filled as far as both know them", "[api]") {

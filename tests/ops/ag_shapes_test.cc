@@ -64,7 +64,7 @@ TEST_CASE("allgather: shapes and types in every world") {
                    .bias = true,
                    .gather = Gather::window,
                    .inPlace = true,
-                   .tune = tune(9, 3),
+                   .tune = tune(9, 2),
                    .padding = 16});
   const auto errors = test::runWorld(world, [&](mkComm_t comm, int rank) {
     for (const AgCase& c : cases) test::runCase(c, world, rank, comm);
