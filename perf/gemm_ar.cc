@@ -1,13 +1,8 @@
 // mk_gemm_ar_perf: runs mkGemmAllReduce over a scan of M on the ranks of an MPI job, checks every result against a
 // reference in double, compares the bytes sent over the network with the formula, and prints a table as nccl-tests does.
 // perf/README.md explains the columns.  This file holds the run on the CPU platform; cuda/gemm_ar_cuda.cc that on GPUs.
-#include <unistd.h>
-
 #include <algorithm>
-#include <cinttypes>
-#include <cstdio>
 #include <cstring>
-#include <exception>
 #include <memory>
 #include <string>
 #include <vector>
@@ -15,8 +10,10 @@
 #include "common/check.h"
 #include "common/data.h"
 #include "common/options.h"
+#include "common/program.h"
 #include "common/report.h"
 #include "common/session.h"
+#include "common/traffic.h"
 #include "common/world.h"
 #include "mkernel.h"
 #ifdef MK_PERF_CUDA
@@ -179,7 +176,7 @@ void GemmAllReducePerf::checkOne(Set& set, int64_t m, bool last, Row* row) {
   problem.beta = static_cast<double>(o.beta);
   problem.nodes = info_.nodes;
   problem.ranksPerNode = info_.ranksPerNode;
-  checkGemmAllReduce(world_, problem, &row->check);
+  checkGemm(world_, problem, &row->check);
   row->checkedRows = m;
   row->checked = true;
 }
@@ -211,14 +208,15 @@ Row GemmAllReducePerf::runRow(int64_t m) {
   row.k = options_.k;
   row.launches = options_.launches;
   world_.phase("preparing M " + std::to_string(m));
-  session_.choose(arguments(sets_[0], m), info_.nodes, &row);
+  const mkGemmAllReduceArgs_t args = arguments(sets_[0], m);
+  session_.choose(MK_OP_GEMM_ALL_REDUCE, &args, info_.nodes, &row);
   session_.reserve(row);
 
   launchAll(m, options_.warmup, 0, false, &row);
   const Session::Counters before = session_.counters();
   launchAll(m, options_.launches, options_.warmup, true, &row);
   const Session::Counters after = session_.counters();
-  session_.compareBytes(info_, before, after, &row);
+  session_.compareBytes(info_, gemmAllReduceTraffic(options_, row, info_.nodes), before, after, &row);
   return row;
 }
 
@@ -241,83 +239,27 @@ void GemmAllReducePerf::run() {
   disconnect();
 }
 
-// What libraries read from the environment, before the first of them is used.
-void setEnvironment(const Options& options) {
-  if (!options.platform.empty()) setenv("MKERNEL_PLATFORM", options.platform.c_str(), 1);  // mkMemAlloc goes by it
-  setenv("NCCL_NVLS_ENABLE", "0", 1);  // the comparison is without NVLink multicast
+void runOnCpu(World& world, const Options& options, Session& session, const RunInfo& run, Report* report) {
+  GemmAllReducePerf(world, options, session, run, report).run();
 }
 
-int runWorld(World& world, Options& options) {
-  std::string device;
 #ifdef MK_PERF_CUDA
-  if (useLocalDevice(world, options, &device) && options.nodes > 1) {
-    // Emulated nodes have a network that is as fast as a real one.
-    if (options.transport.empty()) options.transport = "loopback";
-    if (options.transport == "loopback") {
-      setenv("MKERNEL_LOOPBACK_GBPS", std::to_string(options.nicGBps).c_str(), 0);
-    }
-  }
-#endif
-  if (options.platform == "cuda") options.setDefaults(true);
-  if (options.limitSeconds) world.setLimit(options.limitSeconds);
-  Session session(world, options);
-  session.connect();
-  RunInfo run = session.describe(device);
-  const bool gpu = run.platform == "cuda";
-  const bool limited = options.limitSeconds != 0;
-  options.setDefaults(gpu);
-  if (!limited && options.limitSeconds) world.setLimit(options.limitSeconds);
-  if (!gpu && (options.suite || options.graph)) {
-    world.die(exitUsage, "platform " + run.platform + ": --suite and -G time GPUs (--platform cuda)");
-  }
-  std::unique_ptr<Report> report;
-  if (gpu) {
-#ifdef MK_PERF_CUDA
-    GemmAllReduceCuda(world, options, session, run).run(&report);
-#else
-    world.die(exitUsage, "platform cuda: this program was built without CUDA, so it drives --platform cpu alone");
-#endif
-  } else {
-    if (world.rank() == 0) {
-      report = std::make_unique<Report>(options);
-      report->header(run);
-    }
-    GemmAllReducePerf(world, options, session, run, report.get()).run();
-  }
-  // Only rank 0 has seen everything; the others wait for its verdict, so that all end with the same status.
-  const bool good = world.all(report ? report->footer() : true);
-  return good ? exitGood : exitWrong;
+void runOnGpus(World& world, const Options& options, Session& session, const RunInfo& run,
+               std::unique_ptr<Report>* report) {
+  GemmAllReduceCuda(world, options, session, run).run(report);
 }
-
-int runProgram(int argc, char** argv) {
-  World world;
-  Options options;
-  try {
-    options = parseOptions(argc, argv, world.size());
-    if (options.help) {
-      if (world.rank() == 0) printf("%s", helpText());
-      return exitGood;
-    }
-  } catch (const UsageError& error) {
-    if (world.rank() == 0) fprintf(stderr, "mk_gemm_ar_perf: %s\n", error.what());
-    return exitUsage;
-  }
-  setEnvironment(options);
-  world.setDeadline(options.timeoutSeconds);
-  try {
-    return runWorld(world, options);
-  } catch (const std::exception& error) {
-    world.die(exitSystem, error.what());
-  }
-}
+#endif
 
 }  // namespace
 }  // namespace mk::perf
 
 int main(int argc, char** argv) {
-  int provided = 0;
-  if (MPI_Init_thread(&argc, &argv, MPI_THREAD_FUNNELED, &provided) != MPI_SUCCESS) return mk::perf::exitSystem;
-  const int code = mk::perf::runProgram(argc, argv);
-  MPI_Finalize();
-  return code;
+  mk::perf::Program program;
+  program.operation = mk::perf::Operation::gemmAllReduce;
+  program.cpu = mk::perf::runOnCpu;
+#ifdef MK_PERF_CUDA
+  program.gpu = mk::perf::runOnGpus;
+  program.chooseDevice = mk::perf::useLocalDevice;
+#endif
+  return mk::perf::runProgram(argc, argv, program);
 }

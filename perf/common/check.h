@@ -1,5 +1,6 @@
-// The check of a GEMM+AllReduce: a reference in double from the same rounded inputs, an error bound for every element, and
-// the comparison of all ranks' bits.  Collective over the ranks of a World.  Called by gemm_ar.cc.
+// The check of a matrix product: a reference in double from the same rounded inputs, an error bound for every element, and,
+// where it is a sum over the ranks, the comparison of all ranks' bits.  Collective over the ranks of a World.  Called by the
+// programs.
 #pragma once
 
 #include <cstdint>
@@ -9,7 +10,8 @@
 
 namespace mk::perf {
 
-// One launch as this rank saw it.  C = alpha * sum over ranks of A*B + beta * old C + bias.
+// One launch as this rank saw it.  C = alpha * A*B + beta * old C + bias, where A*B is summed over the ranks, or each rank's
+// own.
 struct GemmCase {
   int64_t m = 0, n = 0, k = 0;  // k: this rank's part
   int64_t kTotal = 0;
@@ -21,7 +23,8 @@ struct GemmCase {
   const void* oldC = nullptr;  // nullptr with beta 0
   const void* bias = nullptr;  // of C's type, or nullptr
   double alpha = 1, beta = 0;
-  int nodes = 1, ranksPerNode = 1;
+  bool summed = true;
+  int nodes = 1, ranksPerNode = 1;  // that sums travel between
 };
 
 struct CheckResult {
@@ -32,6 +35,6 @@ struct CheckResult {
 };
 
 // Adds what it finds to *result, so that one result can stand for several launches.
-void checkGemmAllReduce(World& world, const GemmCase& problem, CheckResult* result);
+void checkGemm(World& world, const GemmCase& problem, CheckResult* result);
 
 }  // namespace mk::perf

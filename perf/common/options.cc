@@ -1,4 +1,4 @@
-// Arguments of mk_gemm_ar_perf; see options.h.
+// Arguments of the programs that run an operation; see options.h.
 #include "options.h"
 
 #include <getopt.h>
@@ -42,7 +42,10 @@ Value parseChoice(const std::string& name, const std::string& text, const Choice
 }
 
 constexpr Choice<Type> kInputTypes[] = {{"bf16", Type::bf16}, {"fp16", Type::fp16}};
-constexpr Choice<uint32_t> kExchanges[] = {{"swap", MK_EXCHANGE_SWAP}, {"home", MK_EXCHANGE_HOME}};
+constexpr Choice<uint32_t> kSumExchanges[] = {{"swap", MK_EXCHANGE_SWAP}, {"home", MK_EXCHANGE_HOME}};
+constexpr Choice<uint32_t> kRowExchanges[] = {{"direct", MK_EXCHANGE_DIRECT}, {"ring", MK_EXCHANGE_RING}};
+constexpr Choice<Gathered> kGathered[] = {
+    {"none", Gathered::none}, {"memory", Gathered::memory}, {"window", Gathered::window}};
 constexpr Choice<Corrupt> kCorruptions[] = {{"element", Corrupt::element},
                                             {"rank", Corrupt::rank},
                                             {"zero", Corrupt::zero},
@@ -63,6 +66,8 @@ enum Long : int {
   optPlatform,
   optTransport,
   optChunkTiles,
+  optChunkRows,
+  optGathered,
   optTileM,
   optTileN,
   optExchange,
@@ -89,6 +94,8 @@ constexpr option kLongOptions[] = {
     {"platform", required_argument, nullptr, optPlatform},
     {"transport", required_argument, nullptr, optTransport},
     {"chunk-tiles", required_argument, nullptr, optChunkTiles},
+    {"chunk-rows", required_argument, nullptr, optChunkRows},
+    {"gathered", required_argument, nullptr, optGathered},
     {"tile-m", required_argument, nullptr, optTileM},
     {"tile-n", required_argument, nullptr, optTileN},
     {"exchange", required_argument, nullptr, optExchange},
@@ -104,6 +111,26 @@ constexpr option kLongOptions[] = {
     {"help", no_argument, nullptr, 'h'},
     {nullptr, 0, nullptr, 0},
 };
+
+// Options of one operation alone.
+bool foreign(Operation operation, int code) {
+  switch (code) {
+    case optWire:
+    case optWindow:
+    case optChunkTiles:
+    case optSuite:
+    case optRounds:
+    case optBaseline:
+    case optNic:
+    case 'G':
+      return operation != Operation::gemmAllReduce;
+    case optChunkRows:
+    case optGathered:
+      return operation != Operation::allGatherGemm;
+    default:
+      return false;
+  }
+}
 
 std::string nameOf(int code) {
   for (const option* o = kLongOptions; o->name; ++o) {
@@ -148,6 +175,10 @@ void checkTogether(const Options& o, int ranks) {
 
 }  // namespace
 
+const char* programName(Operation operation) {
+  return operation == Operation::allGatherGemm ? "mk_ag_gemm_perf" : "mk_gemm_ar_perf";
+}
+
 int64_t parseCount(const std::string& name, const std::string& text, int64_t least, int64_t most) {
   const char* start = text.c_str();
   char* end = nullptr;
@@ -184,8 +215,9 @@ std::vector<int64_t> Options::scan() const {
   return values;
 }
 
-Options parseOptions(int argc, char** argv, int ranks) {
+Options parseOptions(int argc, char** argv, int ranks, Operation operation) {
   Options o;
+  o.operation = operation;
   std::string out, wire;
   bool haveMax = false;
   opterr = 0;
@@ -193,6 +225,7 @@ Options parseOptions(int argc, char** argv, int ranks) {
   for (int code = 0; (code = getopt_long(argc, argv, ":b:e:f:i:w:n:c:d:g:t:G:T:h", kLongOptions, nullptr)) != -1;) {
     const std::string text = optarg ? optarg : "";
     const std::string name = nameOf(code);
+    if (foreign(operation, code)) throw UsageError(name + ": not an option of this program (-h lists them)");
     switch (code) {
       case 'b':
         o.mMin = parseCount(name, text, 0, kLargest);
@@ -268,6 +301,12 @@ Options parseOptions(int argc, char** argv, int ranks) {
       case optChunkTiles:
         o.chunkTiles = parseTune(name, text);
         break;
+      case optChunkRows:
+        o.chunkRows = parseTune(name, text);
+        break;
+      case optGathered:
+        o.gathered = parseChoice(name, text, kGathered);
+        break;
       case optTileM:
         o.tileM = parseTune(name, text);
         break;
@@ -275,7 +314,8 @@ Options parseOptions(int argc, char** argv, int ranks) {
         o.tileN = parseTune(name, text);
         break;
       case optExchange:
-        o.exchange = parseChoice(name, text, kExchanges);
+        o.exchange = operation == Operation::allGatherGemm ? parseChoice(name, text, kRowExchanges)
+                                                           : parseChoice(name, text, kSumExchanges);
         break;
       case optSuite:
         o.suite = o.transB = true;
@@ -339,57 +379,77 @@ int64_t partOfK(int64_t k, int rank, int ranks) {
   return 8 * (units / ranks + (rank < units % ranks ? 1 : 0));
 }
 
-const char* helpText() {
-  return "mk_gemm_ar_perf: GEMM+AllReduce of libmkernel, one rank per process:\n"
-         "  mpirun -np RANKS mk_gemm_ar_perf [options]\n"
-         "\n"
-         "Sizes (K, M, G behind a number mean 2^10, 2^20, 2^30)\n"
-         "  -b MIN  -e MAX        scan M, the rows of C, from MIN (256) to MAX (MIN)\n"
-         "  -f FACTOR             multiply M from row to row (2)\n"
-         "  -i INCREMENT          add to M instead\n"
-         "  --N N                 columns of C (1024)\n"
-         "  --K K                 the whole summed dimension (1024): each rank gets K/ranks, in multiples of 8\n"
-         "\n"
-         "Runs\n"
-         "  -w COUNT              warm-up launches (1)\n"
-         "  -n COUNT              launches per row (4), each with fresh data; GPUs: in each batch (by their time)\n"
-         "  -c CHECK              0: no check of the data, 1: of the last launch, more: of every launch (1)\n"
-         "  -T SECONDS            longest time that one step may take (300)\n"
-         "  --limit SECONDS       longest time of the whole run (GPUs: 120; else no limit)\n"
-         "  -g 1  -t 1            accepted for likeness with nccl-tests\n"
-         "\n"
-         "The operation\n"
-         "  -d TYPE               of A and B: bf16, fp16 (bf16)\n"
-         "  --out TYPE            of C: same, fp32 (same)\n"
-         "  --wire TYPE           of what travels: same (as C), fp32 (same)\n"
-         "  --trans-b             B is stored as (N, K)\n"
-         "  --alpha X  --beta X   C = X*A*B + X*C (1, 0)\n"
-         "  --bias                adds a bias vector\n"
-         "  --window 0|1          C lies in a registered window (GPUs: 1, else 0)\n"
-         "\n"
-         "The world\n"
-         "  --nodes COUNT         treat the ranks as so many nodes, whatever hosts they run on\n"
-         "  --platform NAME       cpu, cuda (the library's choice)\n"
-         "  --transport NAME      network plugin (the library's choice)\n"
-         "\n"
-         "On GPUs\n"
-         "  --suite               the shapes of the target table: M = N = b in 2K to 32K, with b/2 and b/16 of K on "
-         "each\n"
-         "                        rank; B as (N, K)\n"
-         "  --rounds COUNT        batches whose median is the time (5)\n"
-         "  -G COUNT              also time CUDA graphs of so many operations (0: no graphs)\n"
-         "  --baseline 0|1        compare with cuBLAS and NCCL, which are loaded at run time (1)\n"
-         "  --nic GBPS            rate of a network card, for the roof and for emulated nodes (50)\n"
-         "\n"
-         "Tuning (the library's choice)\n"
-         "  --tile-m M  --tile-n N  --chunk-tiles COUNT  --exchange swap|home\n"
-         "\n"
-         "Output\n"
-         "  --json FILE           also write JSON Lines: a header, one object per row, a summary\n"
-         "  -h, --help            this text\n"
-         "\n"
-         "Exit status: 0 good; 1 wrong data, differing ranks or bytes that do not match; 2 arguments; 3 the library\n"
-         "failed; 4 a step took too long; 5 the system failed.\n";
+std::string helpText(Operation operation) {
+  const bool gather = operation == Operation::allGatherGemm;
+  const std::string program = programName(operation);
+  std::string text = program + (gather ? ": AllGather+GEMM" : ": GEMM+AllReduce") +
+                     " of libmkernel, one rank per process:\n"
+                     "  mpirun -np RANKS " +
+                     program +
+                     " [options]\n"
+                     "\n"
+                     "Sizes (K, M, G behind a number mean 2^10, 2^20, 2^30)\n"
+                     "  -b MIN  -e MAX        scan M, the rows of C, from MIN (256) to MAX (MIN)\n"
+                     "  -f FACTOR             multiply M from row to row (2)\n"
+                     "  -i INCREMENT          add to M instead\n";
+  text += gather ? "  --N N                 columns of each rank's B and C (1024)\n"
+                   "  --K K                 the summed dimension (1024)\n"
+                 : "  --N N                 columns of C (1024)\n"
+                   "  --K K                 the whole summed dimension (1024): each rank gets K/ranks, in multiples of "
+                   "8\n";
+  text +=
+      "\n"
+      "Runs\n"
+      "  -w COUNT              warm-up launches (1)\n"
+      "  -n COUNT              launches per row (4), each with fresh data";
+  text += gather ? "\n" : "; GPUs: in each batch (by their time)\n";
+  text +=
+      "  -c CHECK              0: no check of the data, 1: of the last launch, more: of every launch (1)\n"
+      "  -T SECONDS            longest time that one step may take (300)\n"
+      "  --limit SECONDS       longest time of the whole run (GPUs: 120; else no limit)\n"
+      "  -g 1  -t 1            accepted for likeness with nccl-tests\n"
+      "\n"
+      "The operation\n"
+      "  -d TYPE               of A and B: bf16, fp16 (bf16)\n"
+      "  --out TYPE            of C: same, fp32 (same)\n";
+  if (!gather) text += "  --wire TYPE           of what travels: same (as C), fp32 (same)\n";
+  text +=
+      "  --trans-b             B is stored as (N, K)\n"
+      "  --alpha X  --beta X   C = X*A*B + X*C (1, 0)\n"
+      "  --bias                adds a bias vector\n";
+  text += gather ? "  --gathered WHERE      the whole A, as an output: none, memory, window (none)\n"
+                 : "  --window 0|1          C lies in a registered window (GPUs: 1, else 0)\n";
+  text +=
+      "\n"
+      "The world\n"
+      "  --nodes COUNT         treat the ranks as so many nodes, whatever hosts they run on\n"
+      "  --platform NAME       cpu, cuda (the library's choice)\n"
+      "  --transport NAME      network plugin (the library's choice)\n"
+      "\n";
+  if (!gather)
+    text +=
+        "On GPUs\n"
+        "  --suite               the shapes of the target table: M = N = b in 2K to 32K, with b/2 and b/16 of K on "
+        "each\n"
+        "                        rank; B as (N, K)\n"
+        "  --rounds COUNT        batches whose median is the time (5)\n"
+        "  -G COUNT              also time CUDA graphs of so many operations (0: no graphs)\n"
+        "  --baseline 0|1        compare with cuBLAS and NCCL, which are loaded at run time (1)\n"
+        "  --nic GBPS            rate of a network card, for the roof and for emulated nodes (50)\n"
+        "\n";
+  text +=
+      "Tuning (the library's choice)\n"
+      "  --tile-m M  --tile-n N  ";
+  text += gather ? "--chunk-rows COUNT  --exchange direct|ring\n" : "--chunk-tiles COUNT  --exchange swap|home\n";
+  text +=
+      "\n"
+      "Output\n"
+      "  --json FILE           also write JSON Lines: a header, one object per row, a summary\n"
+      "  -h, --help            this text\n"
+      "\n"
+      "Exit status: 0 good; 1 wrong data, differing ranks or bytes that do not match; 2 arguments; 3 the library\n"
+      "failed; 4 a step took too long; 5 the system failed.\n";
+  return text;
 }
 
 }  // namespace mk::perf

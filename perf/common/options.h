@@ -1,4 +1,4 @@
-// Arguments of mk_gemm_ar_perf, in the letters of nccl-tests.  Called by gemm_ar.cc.
+// Arguments of the programs that run an operation, in the letters of nccl-tests.  Called by program.cc.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +9,12 @@
 #include "data.h"
 
 namespace mk::perf {
+
+enum class Operation { gemmAllReduce, allGatherGemm };
+const char* programName(Operation operation);
+
+// Where AllGather+GEMM's whole A goes.
+enum class Gathered { none, memory, window };
 
 // What a negative control of the checks spoils; a developer's switch that the help does not list.
 enum class Corrupt {
@@ -25,6 +31,7 @@ struct Shape {
 };
 
 struct Options {
+  Operation operation = Operation::gemmAllReduce;
   bool help = false;
   int64_t mMin = 256, mMax = 256, mFactor = 2, mIncrement = 0;
   int64_t n = 1024, k = 1024;
@@ -44,7 +51,8 @@ struct Options {
   int nodes = 0;          // emulated; 0: as the hosts are
   std::string platform;   // empty: the library's choice
   std::string transport;  // empty: the library's choice
-  uint32_t chunkTiles = 0, tileM = 0, tileN = 0, exchange = 0;
+  uint32_t chunkTiles = 0, chunkRows = 0, tileM = 0, tileN = 0, exchange = 0;
+  Gathered gathered = Gathered::none;
   std::string json;
   Corrupt corrupt = Corrupt::nothing;
 
@@ -54,7 +62,7 @@ struct Options {
   std::vector<int64_t> scan() const;
   // The shapes, in order.
   std::vector<Shape> shapes(int ranks) const;
-  bool tuned() const { return chunkTiles || tileM || tileN || exchange; }
+  bool tuned() const { return chunkTiles || chunkRows || tileM || tileN || exchange; }
 };
 
 class UsageError : public std::runtime_error {
@@ -66,8 +74,8 @@ class UsageError : public std::runtime_error {
 // with the option's name.  For the other programs too.
 int64_t parseCount(const std::string& name, const std::string& text, int64_t least, int64_t most);
 // Throws UsageError.  `ranks` is needed to judge --nodes.
-Options parseOptions(int argc, char** argv, int ranks);
-const char* helpText();
+Options parseOptions(int argc, char** argv, int ranks, Operation operation);
+std::string helpText(Operation operation);
 // This rank's part of the summed dimension: K/W in multiples of 8, the first ranks take the remainder.
 int64_t partOfK(int64_t k, int rank, int ranks);
 

@@ -1,4 +1,4 @@
-// Output of mk_gemm_ar_perf; see report.h.
+// Output of the programs that run an operation; see report.h.
 #include "report.h"
 
 #include <cerrno>
@@ -23,6 +23,10 @@ const char* exchangeName(uint32_t exchange) {
       return "swap";
     case MK_EXCHANGE_HOME:
       return "home";
+    case MK_EXCHANGE_DIRECT:
+      return "direct";
+    case MK_EXCHANGE_RING:
+      return "ring";
     default:
       return "none";
   }
@@ -57,20 +61,32 @@ Report::Report(const Options& options) : options_(options) {
 
 void Report::header(const RunInfo& run) {
   const Options& o = options_;
-  printf("# mk_gemm_ar_perf: libmkernel %s (header %s), revision %s, %s, platforms %s, %s, transport ABI %u.%u\n",
-         versionText(run.version).c_str(), versionText(MK_VERSION_CODE).c_str(), run.revision.c_str(),
-         run.compiler.c_str(), run.platforms.c_str(),
+  printf("# %s: libmkernel %s (header %s), revision %s, %s, platforms %s, %s, transport ABI %u.%u\n",
+         programName(o.operation), versionText(run.version).c_str(), versionText(MK_VERSION_CODE).c_str(),
+         run.revision.c_str(), run.compiler.c_str(), run.platforms.c_str(),
          run.cudaVersion
              ? ("CUDA " + std::to_string(run.cudaVersion / 1000) + "." + std::to_string(run.cudaVersion % 1000 / 10))
                    .c_str()
              : "no CUDA",
          run.transportAbiMajor, run.transportAbiMinor);
   gpu_ = run.platform == "cuda";
-  printf(
-      "# C = %g * A*B summed over the ranks + %g * C%s; K %sdivided among the ranks; A, B %s, C %s, wire %s; B as %s\n",
-      static_cast<double>(o.alpha), static_cast<double>(o.beta), o.bias ? " + bias" : "",
-      o.suite ? "" : (std::to_string(o.k) + " ").c_str(), info(o.in).name, info(o.out).name, info(o.wire).name,
-      o.transB ? "(N, K)" : "(K, N)");
+  const char* const layout = o.transB ? "(N, K)" : "(K, N)";
+  if (o.operation == Operation::allGatherGemm) {
+    const char* const gathered[] = {"is not kept", "in ordinary memory", "in a window"};
+    printf(
+        "# C = %g * A*B + %g * C%s; rows of A divided among the ranks, B and C each rank's own; A, B %s, C %s; B as "
+        "%s; "
+        "the whole A %s\n",
+        static_cast<double>(o.alpha), static_cast<double>(o.beta), o.bias ? " + bias" : "", info(o.in).name,
+        info(o.out).name, layout, gathered[static_cast<int>(o.gathered)]);
+  } else {
+    printf(
+        "# C = %g * A*B summed over the ranks + %g * C%s; K %sdivided among the ranks; A, B %s, C %s, wire %s; B as "
+        "%s\n",
+        static_cast<double>(o.alpha), static_cast<double>(o.beta), o.bias ? " + bias" : "",
+        o.suite ? "" : (std::to_string(o.k) + " ").c_str(), info(o.in).name, info(o.out).name, info(o.wire).name,
+        layout);
+  }
   if (o.suite) {
     printf("# M = N = b from 2048 to 32768, x2, with b/2 and b/16 of K on each rank");
   } else {
@@ -82,11 +98,13 @@ void Report::header(const RunInfo& run) {
            o.launches ? std::to_string(o.launches).c_str() : "some", o.check ? "after timing" : "none",
            o.window ? "yes" : "no");
   } else {
-    printf("; warm-up %d, launches %d, fresh data each; check: %s; C in a window: %s\n", o.warmup, o.launches,
+    printf("; warm-up %d, launches %d, fresh data each; check: %s%s\n", o.warmup, o.launches,
            o.check == 0   ? "none"
            : o.check == 1 ? "last launch"
                           : "every launch",
-           o.window ? "yes" : "no");
+           o.operation != Operation::gemmAllReduce ? ""
+           : o.window                              ? "; C in a window: yes"
+                                                   : "; C in a window: no");
   }
   printf("# ranks %d, nodes %d%s, ranks per node %d; platform %s (asked: %s), transport %s (asked: %s)\n", run.ranks,
          run.nodes, o.nodes ? " (emulated)" : "", run.ranksPerNode, run.platform.c_str(), chosen(o.platform).c_str(),
@@ -128,9 +146,9 @@ void Report::cpuRow(const Row& row) {
   for (uint64_t bytes : row.netBytesPerRank) busiest = std::max(busiest, bytes);
   printf("  %7" PRId64 " %7" PRId64 " %7" PRId64 " %5s %9s %9s %5s %5s %8s %14s %14" PRIu64 " %13s %9s %9s  %s\n",
          row.m, row.n, row.k, info(o.in).name, error, share, wrong,
-         !row.checked          ? "N/A"
-         : row.check.identical ? "yes"
-                               : "NO",
+         !row.checked || !row.compared ? "N/A"
+         : row.check.identical         ? "yes"
+                                       : "NO",
          exchangeName(row.exchange), perLaunch(row.netBytes, row.launches).c_str(), row.netBytesExpected,
          perLaunch(busiest, row.launches).c_str(), perLaunch(row.netMessages, row.launches).c_str(),
          perLaunch(row.netBatches, row.launches).c_str(), "CPU: no timing");
@@ -202,7 +220,7 @@ void Report::jsonHeader(const RunInfo& run) {
     lines.push_back(rank.text());
   }
   JsonObject json;
-  json.add("record", "header").add("program", "mk_gemm_ar_perf").add("version", run.version);
+  json.add("record", "header").add("program", programName(o.operation)).add("version", run.version);
   json.add("headerVersion", MK_VERSION_CODE).add("revision", run.revision).add("compiler", run.compiler);
   json.add("platforms", run.platforms).add("cudaVersion", run.cudaVersion);
   json.add("platform", run.platform).add("transport", run.transport);
@@ -230,7 +248,7 @@ void Report::jsonRow(const Row& row) {
   }
   json.add("type", info(o.in).name).add("out", info(o.out).name).add("wire", info(o.wire).name);
   json.add("exchange", exchangeName(row.exchange)).add("tileM", row.tileM).add("tileN", row.tileN);
-  json.add("chunkTiles", row.chunkTiles).add("computeAgents", row.computeAgents);
+  json.add("chunkTiles", row.chunkTiles).add("chunkRows", row.chunkRows).add("computeAgents", row.computeAgents);
   json.add("receiveAgents", row.receiveAgents).add("minSMs", row.minSMs).add("workspaceBytes", row.workspaceBytes);
   json.add("launches", row.launches).add("checked", row.checked);
   if (row.checked) {

@@ -1,5 +1,5 @@
-// Output of mk_gemm_ar_perf: header, rows and footer as nccl-tests prints them, and the same as JSON Lines.  Only rank 0
-// holds one.  Called by gemm_ar.cc.
+// Output of the programs that run an operation: header, rows and footer as nccl-tests prints them, and the same as JSON Lines.  Only rank 0
+// holds one.  Called by the programs.
 #pragma once
 
 #include <cstdint>
@@ -37,9 +37,11 @@ struct Row {
   int64_t m = 0, n = 0, k = 0;
   int launches = 0;     // whose bytes were counted
   std::string skipped;  // why nothing was run; empty: it was
-  uint32_t exchange = 0, tileM = 0, tileN = 0, chunkTiles = 0, computeAgents = 0, receiveAgents = 0, minSMs = 0;
+  uint32_t exchange = 0, tileM = 0, tileN = 0, chunkTiles = 0, chunkRows = 0, computeAgents = 0, receiveAgents = 0,
+           minSMs = 0;
   uint64_t workspaceBytes = 0;
   bool checked = false;
+  bool compared = true;     // ranks have results that must be the same
   int64_t checkedRows = 0;  // of every launch that was checked
   CheckResult check;
   std::optional<Timing> timing;  // GPUs only

@@ -7,13 +7,23 @@
 #include <cstring>
 #include <vector>
 
-#include "traffic.h"
-
 namespace mk::perf {
+
+mkTensor_t matrix(Type type, void* data, int64_t rows, int64_t columns) {
+  mkTensor_t tensor;
+  memset(&tensor, 0, sizeof(tensor));
+  tensor.data = data;
+  tensor.dtype = info(type).dtype;
+  tensor.ndim = 2;
+  tensor.dims[0] = rows;
+  tensor.dims[1] = columns;
+  return tensor;
+}
 
 Session::Session(World& world, const Options& options) : world_(world), options_(options) {
   MK_INIT(&tune_, MK_ID_TUNE);
   tune_.chunkTiles = options_.chunkTiles;
+  tune_.chunkRows = options_.chunkRows;
   tune_.tileM = options_.tileM;
   tune_.tileN = options_.tileN;
   tune_.exchange = options_.exchange;
@@ -103,16 +113,6 @@ RunInfo Session::describe(const std::string& device) {
 }
 
 mkGemmAllReduceArgs_t Session::arguments(const Operands& operands, int64_t m, int64_t n, int64_t k) const {
-  const auto matrix = [](Type type, void* data, int64_t rows, int64_t columns) {
-    mkTensor_t tensor;
-    memset(&tensor, 0, sizeof(tensor));
-    tensor.data = data;
-    tensor.dtype = info(type).dtype;
-    tensor.ndim = 2;
-    tensor.dims[0] = rows;
-    tensor.dims[1] = columns;
-    return tensor;
-  };
   const Options& o = options_;
   mkGemmAllReduceArgs_t args;
   MK_INIT(&args, MK_ID_GEMM_ALL_REDUCE_ARGS);
@@ -136,25 +136,29 @@ mkGemmAllReduceArgs_t Session::arguments(const Operands& operands, int64_t m, in
   return args;
 }
 
-void Session::choose(const mkGemmAllReduceArgs_t& args, int nodes, Row* row) {
-  require(mkOpCheck(comm_, MK_OP_GEMM_ALL_REDUCE, &args), "mkOpCheck, M " + std::to_string(row->m));
+void Session::choose(int op, const void* args, int nodes, Row* row) {
+  require(mkOpCheck(comm_, op, args), "mkOpCheck, M " + std::to_string(row->m));
   mkTune_t tune;
   MK_INIT(&tune, MK_ID_TUNE);
-  require(mkTuneQuery(comm_, MK_OP_GEMM_ALL_REDUCE, &args, &tune), "mkTuneQuery");
+  require(mkTuneQuery(comm_, op, args, &tune), "mkTuneQuery");
   row->exchange = nodes > 1 ? tune.exchange : 0;
   row->tileM = tune.tileM;
   row->tileN = tune.tileN;
   row->chunkTiles = tune.chunkTiles;
+  row->chunkRows = tune.chunkRows;
   row->computeAgents = tune.computeAgents;
   row->receiveAgents = tune.receiveAgents;
   row->minSMs = tune.minSMs;
-  if (nodes > 1 && (options_.exchange ? tune.exchange != options_.exchange
-                                      : tune.exchange != MK_EXCHANGE_SWAP && tune.exchange != MK_EXCHANGE_HOME)) {
+  const bool sums = op == MK_OP_GEMM_ALL_REDUCE;
+  const uint32_t first = sums ? MK_EXCHANGE_SWAP : MK_EXCHANGE_DIRECT,
+                 last = sums ? MK_EXCHANGE_HOME : MK_EXCHANGE_RING;
+  if (nodes > 1 &&
+      (options_.exchange ? tune.exchange != options_.exchange : tune.exchange < first || tune.exchange > last)) {
     world_.die(exitLibrary, "mkTuneQuery: exchange " + std::to_string(tune.exchange) + ", asked for " +
                                 std::to_string(options_.exchange));
   }
   size_t workspace = 0;
-  require(mkOpWorkspaceSize(comm_, MK_OP_GEMM_ALL_REDUCE, &args, &workspace), "mkOpWorkspaceSize");
+  require(mkOpWorkspaceSize(comm_, op, args, &workspace), "mkOpWorkspaceSize");
   row->workspaceBytes = world_.max(uint64_t{workspace});
 }
 
@@ -177,7 +181,8 @@ Session::Counters Session::counters() {
   return last;
 }
 
-void Session::compareBytes(const RunInfo& run, const Counters& before, const Counters& after, Row* row) {
+void Session::compareBytes(const RunInfo& run, const Traffic& traffic, const Counters& before, const Counters& after,
+                           Row* row) {
   uint64_t mine = after.bytes - before.bytes;
   if (options_.corrupt == Corrupt::bytes && world_.rank() == 0) mine += 16;
   const std::vector<char> all = world_.gather(&mine, sizeof(mine));
@@ -187,13 +192,18 @@ void Session::compareBytes(const RunInfo& run, const Counters& before, const Cou
   row->netMessages = static_cast<uint64_t>(world_.sum(static_cast<int64_t>(after.messages - before.messages)));
   row->netBatches = static_cast<uint64_t>(world_.sum(static_cast<int64_t>(after.batches - before.batches)));
 
-  const Traffic traffic = gemmAllReduceTraffic(row->m, row->n, run.nodes, row->exchange, info(options_.wire).bytes,
-                                               info(options_.out).bytes);
   const uint64_t launches = static_cast<uint64_t>(row->launches);
   row->netBytesExpected = traffic.total;
   if (row->netBytes != traffic.total * launches) {
     row->netError = "all ranks sent " + std::to_string(row->netBytes) + " in " + std::to_string(launches) +
                     " launches, the formula says " + std::to_string(traffic.total * launches);
+    return;
+  }
+  for (size_t rank = 0; rank < traffic.perRank.size(); ++rank) {
+    const uint64_t expected = traffic.perRank[rank] * launches;
+    if (row->netBytesPerRank[rank] == expected) continue;
+    row->netError = "rank " + std::to_string(rank) + " sent " + std::to_string(row->netBytesPerRank[rank]) + " in " +
+                    std::to_string(launches) + " launches, the formula says " + std::to_string(expected);
     return;
   }
   if (!traffic.perNode) return;

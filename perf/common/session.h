@@ -1,6 +1,5 @@
 // One rank's communicator in a perf program: joining, what the library says of the run, an operation's arguments and choices,
-// and the bytes its proxy counted.  A call that fails ends all ranks with the library's text.  Called by gemm_ar.cc and by
-// cuda/gemm_ar_cuda.cc.
+// and the bytes its proxy counted.  A call that fails ends all ranks with the library's text.  Called by the programs.
 #pragma once
 
 #include <cstdint>
@@ -9,6 +8,7 @@
 #include "mkernel.h"
 #include "options.h"
 #include "report.h"
+#include "traffic.h"
 #include "world.h"
 
 namespace mk::perf {
@@ -22,6 +22,9 @@ struct Operands {
   mkWindow_t window = nullptr;
   uint64_t offset = 0;
 };
+
+// Packed.
+mkTensor_t matrix(Type type, void* data, int64_t rows, int64_t columns);
 
 class Session {
  public:
@@ -47,14 +50,17 @@ class Session {
 
   // k: this rank's part.  The result refers to the options and to this session.
   mkGemmAllReduceArgs_t arguments(const Operands& operands, int64_t m, int64_t n, int64_t k) const;
-  // Asks what would be used, into the row.  Collective.
-  void choose(const mkGemmAllReduceArgs_t& args, int nodes, Row* row);
+  // For arguments of another operation.
+  const mkTune_t* tune() const { return options_.tuned() ? &tune_ : nullptr; }
+  // Asks what would be used for an operation (MK_OP_...) with these arguments, into the row.  Collective.
+  void choose(int op, const void* args, int nodes, Row* row);
   // Grows the heap to the row's workspace.  Collective.
   void reserve(const Row& row);
 
   // Collective, as is the comparison with the formula: all ranks' launches have ended.
   Counters counters();
-  void compareBytes(const RunInfo& run, const Counters& before, const Counters& after, Row* row);
+  void compareBytes(const RunInfo& run, const Traffic& traffic, const Counters& before, const Counters& after,
+                    Row* row);
 
   void finalize();  // collective
   void destroy();

@@ -139,10 +139,10 @@ std::string GemmAllReduceCuda::allocate(Row* row) {
     aloneArgs_[set] = alone_->arguments(operands(plain_, set, false), shape_.m, shape_.n, k_);
   }
 
-  session_.choose(fusedArgs_[0], run_.nodes, row);
+  session_.choose(MK_OP_GEMM_ALL_REDUCE, &fusedArgs_[0], run_.nodes, row);
   Row alone;
   alone.m = shape_.m;
-  alone_->choose(aloneArgs_[0], 1, &alone);
+  alone_->choose(MK_OP_GEMM_ALL_REDUCE, &aloneArgs_[0], 1, &alone);
   mkCommInfo_t comm;
   MK_INIT(&comm, MK_ID_COMM_INFO);
   session_.require(mkCommQuery(session_.comm(), &comm), "mkCommQuery");
@@ -411,7 +411,7 @@ void GemmAllReduceCuda::runShape(const Shape& shape, Report* report) {
         [this](const std::string& what) { sync(what); });
     const Session::Counters after = session_.counters();
     row.launches = static_cast<int>(fusedLaunches_);
-    session_.compareBytes(run_, before, after, &row);
+    session_.compareBytes(run_, gemmAllReduceTraffic(options_, row, run_.nodes), before, after, &row);
     if (options_.check) {
       checkLast(&row);
       checkUnfused(&row);

@@ -8,52 +8,7 @@ import re
 import subprocess
 import sys
 
-from runner import expect, refused, run
-
-
-def good(nodes, locals_, sizes, *arguments, exchange=None, net=None):
-    """A run that must pass; `net` gives the bytes of one launch over all ranks from M."""
-    ranks = nodes * locals_
-    status, out, _, records = run(ranks, "--nodes", str(nodes), *arguments)
-    expect(status == 0, f"exit status {status}, not 0")
-    expect([r["record"] for r in records] == ["header"] + ["row"] * len(sizes) + ["summary"], "records of the JSON")
-    header, rows, summary = records[0], records[1:-1], records[-1]
-    expect(header["ranks"] == ranks and header["nodes"] == nodes, "ranks and nodes of the header")
-    expect(header["ranksPerNode"] == locals_, "ranks per node of the header")
-    places = [(line["rank"], line["node"], line["localRank"]) for line in header["rankList"]]
-    expect(places == [(r, r // locals_, r % locals_) for r in range(ranks)], f"ranks' places {places}")
-    expect(len({line["pid"] for line in header["rankList"]}) == ranks, "one process per rank")
-    expect(all(line["transport"] == header["transport"] for line in header["rankList"]), "transports of the ranks")
-    expect(header["transport"] == ("loopback" if nodes > 1 else ""), f"transport {header['transport']!r}")
-    expect([row["M"] for row in rows] == sizes, "sizes of the rows")
-    for row in rows:
-        expect(row["passed"] and row["checked"] and row["identical"], f"row {row['M']} passed")
-        expect(row["wrong"] == 0 and row["outOfBounds"] == 0, f"row {row['M']} right")
-        limits = {"bf16": 6e-3, "fp16": 1e-3, "fp32": 1e-5}
-        expect(row["relativeError"] < max(limits[row["wire"]], limits[row["out"]]), f"relative error {row['relativeError']} of row {row['M']}")
-        if row["out"] != "fp32" and row["M"]:
-            expect(row["relativeError"] > 1e-6, f"row {row['M']} is rounded to 16 bits, and still has no error")
-        expect(row["timeUs"] is None, "no time on the CPU platform")
-        if exchange:
-            expect(row["exchange"] == exchange, f"exchange {row['exchange']}, not {exchange}")
-        if net:
-            bytes_ = net(row["M"]) * row["launches"]
-            expect(row["netBytes"] == bytes_, f"row {row['M']}: {row['netBytes']} bytes, not {bytes_}")
-        expect(sum(row["netBytesPerRank"]) == row["netBytes"], "sum of the ranks' bytes")
-        expect((row["netMessages"] > 0) == (row["netBytes"] > 0), "messages where there are bytes")
-    expect(summary["passed"] and summary["bad"] == 0 and summary["rows"] == len(sizes), "summary")
-    expect(out.count("CPU: no timing") == len(sizes), "rows of the table say that there is no timing")
-    expect("PASSED" in out and "FAILED" not in out, "verdict of the footer")
-
-
-def caught(arguments, ranks=4):
-    """A spoilt run: must end with 1, and say so in the summary; returns the last row."""
-    status, out, _, records = run(ranks, "-b", "65", "--N", "128", "--K", "256", "-n", "2", *arguments)
-    expect(status == 1, f"exit status {status}, not 1")
-    expect("FAILED" in out and "PASSED" not in out, "verdict of the footer")
-    expect(records[-1]["record"] == "summary" and not records[-1]["passed"], "summary")
-    expect(not records[-2]["passed"], "row")
-    return records[-2]
+from runner import caught, expect, good, refused, run
 
 
 def world_1x1():

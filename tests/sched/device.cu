@@ -1,6 +1,7 @@
 // The schedule compiles for the device: a kernel that makes the plan and asks each of its parts.  Never run; its cubin is
 // looked at by the test of this folder.
 #include "mkernel/queue.h"
+#include "sched/ag_gemm.h"
 #include "sched/gemm_ar.h"
 
 using namespace mk::sched;
@@ -29,4 +30,23 @@ extern "C" __global__ void mkSchedOnDevice(GemmArShape shape, GemmChoice choice,
   mine[9] = p.netBytesSent() + p.netMessagesSent() + p.nvlinkBytesSent() + p.workspace() + p.counterWords();
   mine[10] = mkImmediateEpoch(mkImmediate(p.place().node, p.slot(task.index), epoch), epoch);
   mine[11] = mkCommandHeader(mkCommandLap(epoch, 1024), MK_COMMAND_OP_WRITE, 0, p.rail.home(task.index, owner));
+}
+
+extern "C" __global__ void mkAgSchedOnDevice(AgGemmShape shape, GemmChoice choice, HeapLayout heap, uint64_t epoch,
+                                             uint64_t* out) {
+  const AgGemmPlan p = planAgGemm(shape, choice, gridDim.x);
+  const ControlLayout control{p.place().nodes, p.place().locals};
+  const AgGemmPlan::TileTask tile = p.tileAt(threadIdx.x);
+  const AgGemmPlan::Send send = p.send(threadIdx.x);
+  const AgGemmPlan::Move move = p.move(threadIdx.x);
+  const AgGemmPlan::Copy copy = p.copy(threadIdx.x);
+  uint64_t* mine = out + 8 * threadIdx.x;
+  mine[0] = tile.exists ? tile.shape.row * p.shape.n + tile.shape.col + tile.endChunk - tile.firstChunk : 0;
+  mine[1] = p.packed(send.from, p.chunkRow(send.chunk)) + p.chunkBytes(send.from, send.chunk);
+  mine[2] = arrivalFlag(heap, control, p.slot(send.distance, send.chunk), p.sender(send.distance), epoch);
+  mine[3] = p.chunkFlag(move.from, move.chunk) + p.rowsIn(move.from, move.chunk) + move.peer;
+  mine[4] = p.chunkFlag(copy.from, copy.chunk) + p.outFlag(copy.from.local);
+  mine[5] = p.positions() + p.sends() + p.moves() + p.copies() + p.movesToPeer(0);
+  mine[6] = p.netBytesSent() + p.netMessagesSent() + p.nvlinkBytesSent() + p.workspace();
+  mine[7] = p.hash().value();
 }
