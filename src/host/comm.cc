@@ -320,7 +320,7 @@ Comm::OwnError Comm::reportRecord(const char* name, uint32_t hash, const FailRec
       report.kind = FailureReport::protocol;
       report.text = format(
           "%s, epoch %llu: a message of %llu bytes; transport %s takes up to %llu: choose smaller chunks "
-          "(tune.chunkTiles)",
+          "(tune.chunkTiles, tune.chunkRows)",
           name, epoch, static_cast<unsigned long long>(record.seen), transportName_.c_str(),
           static_cast<unsigned long long>(record.expected));
       break;

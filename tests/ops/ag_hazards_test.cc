@@ -106,6 +106,21 @@ TEST_CASE("allgather: a shard spoilt as soon as the stream has finished harms no
   });
 }
 
+TEST_CASE("allgather: a rank's window is not written before it has come to the operation itself") {
+  const World world = GENERATE(from_range(test::worlds({{1, 2}, {2, 2}})));
+  requireAll(world, [&](mkComm_t comm, int rank) {
+    AgOperands o({.m = 150, .n = 72, .k = 48, .gather = Gather::window}, world, rank, comm);
+    reserveFor(comm, o.args());
+    for (uint64_t seed = 1; seed < 4; ++seed) {
+      if (seed > 1) o.refill(seed);
+      launch(comm, o);
+      // The others are in the next operation, while this one still has use for what it has.
+      if (rank == 1) std::this_thread::sleep_for(std::chrono::milliseconds(60));
+      o.check();
+    }
+  });
+}
+
 TEST_CASE("allgather: back-to-back launches of both operations with one slow rank") {
   const World world = GENERATE(from_range(kSome));
   const uint32_t exchange = GENERATE(MK_EXCHANGE_DIRECT, MK_EXCHANGE_RING);
@@ -262,6 +277,23 @@ TEST_CASE("allgather: differing arguments are named on every rank; those that ma
       if (text.find(one) == std::string::npos) throw text;
   });
   INFO(what << "\n" << (errors.empty() ? std::string() : errors[0]));
+  CHECK(errors.empty());
+}
+
+TEST_CASE("allgather: ranks in different operations are told so") {
+  const World world = GENERATE(from_range(test::worlds({World{1, 2}, World{2, 2}})));
+  const auto errors = test::runWorld(world, [&](mkComm_t comm, int rank) {
+    const test::Operands reduce({.m = 64, .n = 64, .k = 64}, world, rank, comm);
+    const AgOperands gather({.m = 64, .n = 64, .k = 64}, world, rank, comm);
+    const mkGemmAllReduceArgs_t r = reduce.args();
+    const mkAllGatherGemmArgs_t g = gather.args();
+    expect(rank == 1 ? mkAllGatherGemm(comm, &g, nullptr) : mkGemmAllReduce(comm, &r, nullptr), "operation", comm,
+           mkErrorInvalidUsage);
+    const std::string text = mkGetLastError(comm);
+    for (const char* const one : {"mkAllGatherGemm(M=64, K=64", "mkGemmAllReduce(M=64, N=64"})
+      if (text.find(one) == std::string::npos) throw text;
+  });
+  INFO((errors.empty() ? std::string() : errors[0]));
   CHECK(errors.empty());
 }
 
