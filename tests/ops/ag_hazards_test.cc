@@ -171,9 +171,9 @@ TEST_CASE("allgather: back-to-back launches of both operations with one slow ran
 
 TEST_CASE("allgather: a heap too small is refused, and with `gathered` in a window it need not be as large") {
   const World world{2, 2};
-  requireAll(world, [&](mkComm_t comm, int rank) {
-    AgOperands large({.m = 6000, .n = 8, .k = 1024}, world, rank, comm);
-    AgOperands windowed({.m = 6000, .n = 8, .k = 1024, .gather = Gather::window}, world, rank, comm);
+  const auto body = [&](mkComm_t comm, int rank) {
+    AgOperands large({.m = 3000, .n = 8, .k = 512}, world, rank, comm);
+    AgOperands windowed({.m = 3000, .n = 8, .k = 512, .gather = Gather::window}, world, rank, comm);
     const mkAllGatherGemmArgs_t args = large.args(), window = windowed.args();
     expect(mkAllGatherGemm(comm, &args, nullptr), "too large", nullptr, mkErrorNotReserved);
     size_t bytes = 0, less = 0;
@@ -186,7 +186,8 @@ TEST_CASE("allgather: a heap too small is refused, and with `gathered` in a wind
     expect(mkCommReserve(comm, bytes), "reserve", comm);
     launch(comm, large);
     large.check();
-  });
+  };
+  requireAll(world, body, [](mkConfig_t& config, int) { config.heapBytes = 1 << 20; });
 }
 
 TEST_CASE("allgather: a rank that works for longer than the deadline, but gets on, is not taken for stalled") {
