@@ -83,6 +83,7 @@ typedef struct {
 #define MK_ID_PARAM_INFO 0x6d6b0005u
 #define MK_ID_TUNE 0x6d6b0006u
 #define MK_ID_GEMM_ALL_REDUCE_ARGS 0x6d6b0010u
+#define MK_ID_GEMM_REDUCE_SCATTER_ARGS 0x6d6b0011u
 #define MK_ID_ALL_GATHER_GEMM_ARGS 0x6d6b0012u
 
 /* MK_INIT(&config, MK_ID_CONFIG): sets every field of a structure to its default. */
@@ -227,11 +228,12 @@ MK_EXPORT mkResult_t mkCommReserve(mkComm_t comm, size_t bytes);
 /* Values for bLayout: how B is stored. */
 #define MK_LAYOUT_KN 1u /* (K, N), the default */
 #define MK_LAYOUT_NK 2u /* (N, K) */
-/* Values for activation. */
+/* Values for activation: what is applied, in fp32 and before it is rounded, to an element that is otherwise finished.  On the
+ * CUDA platform: none, by this version. */
 #define MK_ACTIVATION_NONE 1u
-#define MK_ACTIVATION_RELU 2u
-#define MK_ACTIVATION_GELU 3u
-#define MK_ACTIVATION_SILU 4u
+#define MK_ACTIVATION_RELU 2u /* max(x, 0) */
+#define MK_ACTIVATION_GELU 3u /* x/2 * (1 + erf(x / sqrt 2)): not the approximation by tanh */
+#define MK_ACTIVATION_SILU 4u /* x / (1 + exp(-x)) */
 /* Values for mkTune_t.exchange: how node sums travel between more than one node. */
 #define MK_EXCHANGE_SWAP 1u /* every node sends each chunk to every other, one hop; default for two nodes */
 #define MK_EXCHANGE_HOME 2u /* each chunk is summed by a home node, which sends the result; default beyond two */
@@ -245,7 +247,7 @@ typedef struct {
   uint32_t structSize, structId; /* MK_ID_TUNE */
   uint32_t tileM, tileN;         /* shape of a tile of the result; multiples of 16, up to 256 */
   uint32_t chunkTiles;           /* tiles per network chunk, 1 to 65536 */
-  uint32_t exchange;             /* MK_EXCHANGE_... */
+  uint32_t exchange;             /* MK_EXCHANGE_...; GEMM+ReduceScatter: 0 */
   uint32_t computeAgents;        /* blocks that compute (CPU platform: fibres) */
   uint32_t receiveAgents;        /* agents that sum and pass on what arrives from other nodes; AllGather+GEMM: that
                                   * store rows at local ranks */
@@ -254,7 +256,7 @@ typedef struct {
   uint32_t chunkRows; /* AllGather+GEMM, in place of chunkTiles: rows of A per chunk, 1 to 2^30 */
 } mkTune_t;
 
-/* C = alpha * sum over ranks of A*B + beta * C + bias, on every rank, the same bits on every rank.
+/* C = activation(alpha * sum over ranks of A*B + beta * C + bias), on every rank, the same bits on every rank.
  *   a: (M, Kr) of this rank, b: (Kr, N) or (N, Kr), c: (M, N).  M, N and the dtypes are the same on all ranks; Kr may
  *   differ from rank to rank and may be 0.  M, N may be 0.  N (and Kr where it is a row length) in multiples of 16
  *   bytes.  a and b: both bf16 or both fp16; c: the same type or fp32.
@@ -269,7 +271,7 @@ typedef struct {
   const float* alpha;      /* host memory, read during the call; NULL: 1 */
   const float* beta;       /* likewise; NULL: 0, and then the old C is never read */
   uint32_t bLayout;        /* MK_LAYOUT_...; 0: (K, N) */
-  uint32_t activation;     /* MK_ACTIVATION_...; 0: none.  Others: not supported yet */
+  uint32_t activation;     /* MK_ACTIVATION_...; 0: none */
   uint32_t wireDtypePlus1; /* 1 + mkDataType_t of what travels; 0: the dtype of c.  fp32 or c's dtype */
   uint32_t reserved0;
   const float* scaleA; /* for 8-bit inputs; not supported yet: NULL */
@@ -291,6 +293,33 @@ typedef struct {
  *   CPU platform: launching on a second stream while an operation on another is unfinished is mkErrorInvalidUsage. */
 MK_EXPORT mkResult_t mkGemmAllReduce(mkComm_t comm, const mkGemmAllReduceArgs_t* args, mkStream_t stream);
 
+/* C = activation(alpha * rows of this rank of the sum over ranks of A*B + beta * C + bias).
+ *   a: (M, Kr) of this rank, b: (Kr, N) or (N, Kr).  Of the W ranks, rank g gets the rows from min(M, g*H) up to min(M, (g+1)*H)
+ *   with H = M/W, rounded up: the last ranks may get fewer, or none.  c: those rows x N.  M, N and the dtypes are the same on all
+ *   ranks; Kr may differ from rank to rank and may be 0.  M, N may be 0.  N (and Kr where it is a row length) in multiples of
+ *   16 bytes.  a and b: both bf16 or both fp16; c: the same type or fp32.
+ *   Only this rank writes its c, so it may lie anywhere; bias and the old C are this rank's own.  C must not overlap a, b or bias.
+ * Products and sums are fp32; what travels between ranks is rounded once to the wire type.  The same arguments on the same
+ * communicator give the same bits. */
+typedef struct {
+  uint32_t structSize, structId; /* MK_ID_GEMM_REDUCE_SCATTER_ARGS */
+  mkTensor_t a, b, c;
+  mkTensor_t bias;         /* (N), dtype of c or fp32; added once; optional, but on all ranks or on none */
+  const float* alpha;      /* host memory, read during the call; NULL: 1 */
+  const float* beta;       /* likewise; NULL: 0, and then the old C is never read */
+  uint32_t bLayout;        /* MK_LAYOUT_...; 0: (K, N) */
+  uint32_t activation;     /* MK_ACTIVATION_...; 0: none */
+  uint32_t wireDtypePlus1; /* 1 + mkDataType_t of what travels; 0: the dtype of c.  fp32 or c's dtype */
+  uint32_t reserved0;
+  const float* scaleA; /* for 8-bit inputs; not supported yet: NULL */
+  const float* scaleB;
+  const mkTune_t* tune; /* NULL: automatic */
+} mkGemmReduceScatterArgs_t;
+
+/* Enqueues one GEMM+ReduceScatter on the stream, as mkGemmAllReduce does: the same rules for ranks, streams, memory and errors.
+ * CPU platform; on the CUDA platform mkErrorNotSupported, by this version. */
+MK_EXPORT mkResult_t mkGemmReduceScatter(mkComm_t comm, const mkGemmReduceScatterArgs_t* args, mkStream_t stream);
+
 /* C = activation(alpha * A*B + beta * C + bias), where A is gathered from all ranks, and B and C are each rank's own: the product
  * of A with this rank's N columns.
  *   a: this rank's rows of A, (Mg, K); b: (K, N) or (N, K); c: (M, N).  Of W ranks, rank g has rows g*h to (g+1)*h of A,
@@ -310,7 +339,7 @@ typedef struct {
   const float* alpha;  /* host memory, read during the call; NULL: 1 */
   const float* beta;   /* likewise; NULL: 0, and then the old C is never read */
   uint32_t bLayout;    /* MK_LAYOUT_...; 0: (K, N) */
-  uint32_t activation; /* MK_ACTIVATION_...; 0: none.  Others: not supported yet */
+  uint32_t activation; /* MK_ACTIVATION_...; 0: none */
   uint32_t reserved0, reserved1;
   const float* scaleA; /* for 8-bit inputs; not supported yet: NULL */
   const float* scaleB;

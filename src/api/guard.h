@@ -54,6 +54,8 @@ inline constexpr uint32_t structIdOf<mkTune_t> = MK_ID_TUNE;
 template <>
 inline constexpr uint32_t structIdOf<mkGemmAllReduceArgs_t> = MK_ID_GEMM_ALL_REDUCE_ARGS;
 template <>
+inline constexpr uint32_t structIdOf<mkGemmReduceScatterArgs_t> = MK_ID_GEMM_REDUCE_SCATTER_ARGS;
+template <>
 inline constexpr uint32_t structIdOf<mkAllGatherGemmArgs_t> = MK_ID_ALL_GATHER_GEMM_ARGS;
 
 // A structure larger than this is taken for an uninitialised one.

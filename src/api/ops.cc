@@ -5,6 +5,7 @@
 #include "emu/stream.h"
 #include "host/op_ag_gemm.h"
 #include "host/op_gemm_ar.h"
+#include "host/op_gemm_rs.h"
 
 namespace {
 
@@ -39,6 +40,12 @@ std::shared_ptr<const OpCall> prepare(const Comm& comm, int op, const void* user
       args.wireDtypePlus1 = from.wireDtypePlus1;
       return prepareGemmAr(comm, args);
     }
+    case MK_OP_GEMM_REDUCE_SCATTER: {
+      const auto from = readStruct(static_cast<const mkGemmReduceScatterArgs_t*>(user), "args");
+      GemmArgs args = gemmArgs(op, "mkGemmReduceScatter", from);
+      args.wireDtypePlus1 = from.wireDtypePlus1;
+      return prepareGemmRs(comm, args);
+    }
     case MK_OP_ALL_GATHER_GEMM: {
       const auto from = readStruct(static_cast<const mkAllGatherGemmArgs_t*>(user), "args");
       GemmArgs args = gemmArgs(op, "mkAllGatherGemm", from);
@@ -47,8 +54,9 @@ std::shared_ptr<const OpCall> prepare(const Comm& comm, int op, const void* user
       return prepareAgGemm(comm, args);
     }
     default:
-      fail(mkErrorInvalidArgument, "op is %d; legal: MK_OP_GEMM_ALL_REDUCE (%d), MK_OP_ALL_GATHER_GEMM (%d)", op,
-           MK_OP_GEMM_ALL_REDUCE, MK_OP_ALL_GATHER_GEMM);
+      fail(mkErrorInvalidArgument,
+           "op is %d; legal: MK_OP_GEMM_ALL_REDUCE (%d), MK_OP_GEMM_REDUCE_SCATTER (%d), MK_OP_ALL_GATHER_GEMM (%d)", op,
+           MK_OP_GEMM_ALL_REDUCE, MK_OP_GEMM_REDUCE_SCATTER, MK_OP_ALL_GATHER_GEMM);
   }
 }
 
@@ -73,6 +81,10 @@ extern "C" {
 
 mkResult_t mkGemmAllReduce(mkComm_t comm, const mkGemmAllReduceArgs_t* args, mkStream_t stream) {
   return enqueue("mkGemmAllReduce", MK_OP_GEMM_ALL_REDUCE, comm, args, stream);
+}
+
+mkResult_t mkGemmReduceScatter(mkComm_t comm, const mkGemmReduceScatterArgs_t* args, mkStream_t stream) {
+  return enqueue("mkGemmReduceScatter", MK_OP_GEMM_REDUCE_SCATTER, comm, args, stream);
 }
 
 mkResult_t mkAllGatherGemm(mkComm_t comm, const mkAllGatherGemmArgs_t* args, mkStream_t stream) {

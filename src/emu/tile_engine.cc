@@ -2,12 +2,14 @@
 
 #include <Eigen/Core>
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 
 namespace mk::emu {
 
 namespace {
 
+constexpr float kInvSqrt2 = 0.70710678118654752440f;
 constexpr uint64_t kPanel = 256;  // columns of A and rows of B converted at a time
 
 template <class T>
@@ -50,6 +52,22 @@ void narrow(Type type, const float* from, uint64_t count, char* to) {
 }
 
 using Matrix = Eigen::Matrix<float, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
+
+void activate(protocol::Activation activation, float* values, uint64_t count) {
+  switch (activation) {
+    case protocol::Activation::none:
+      break;
+    case protocol::Activation::relu:
+      for (uint64_t i = 0; i < count; ++i) values[i] = values[i] < 0 ? 0 : values[i];  // NaN stays
+      break;
+    case protocol::Activation::gelu:
+      for (uint64_t i = 0; i < count; ++i) values[i] *= 0.5f * (1.0f + std::erf(values[i] * kInvSqrt2));
+      break;
+    case protocol::Activation::silu:
+      for (uint64_t i = 0; i < count; ++i) values[i] /= 1.0f + std::exp(-values[i]);
+      break;
+  }
+}
 
 uint64_t count(const sched::Tile& t) { return static_cast<uint64_t>(t.rows) * t.cols; }
 
@@ -117,6 +135,7 @@ void TileEngine::finish(const GemmOperands& op, const sched::Tile& t) {
       }
     }
   }
+  activate(op.activation, acc_.get(), count(t));
   narrow(op.out, acc_.get(), count(t), done_.get());
 }
 

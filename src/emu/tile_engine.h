@@ -24,7 +24,7 @@ class TileEngine {
   void multiply(const GemmOperands& op, const sched::Tile& t);
   void storePacked(const sched::Tile& t, Type type, char* to) const;
   void addPacked(const sched::Tile& t, Type type, const char* from, bool replace);
-  // Scales, adds beta * C (of my own C) and the bias, and rounds into the finished tile.
+  // Scales, adds beta * C (of my own C) and the bias, applies the activation, and rounds into the finished tile.
   void finish(const GemmOperands& op, const sched::Tile& t);
   void storeFinished(const sched::Tile& t, Type type, char* c, uint64_t stride) const;
   void storeFinishedPacked(const sched::Tile& t, Type type, char* to) const;

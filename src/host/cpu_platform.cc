@@ -7,6 +7,7 @@
 #include "host/ag_gemm_call.h"
 #include "host/error.h"
 #include "host/gemm_ar_call.h"
+#include "host/gemm_rs_call.h"
 #include "host/heap.h"
 #include "host/memory.h"
 #include "host/shared_memory.h"
@@ -175,6 +176,14 @@ void CpuPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::GemmC
 
 protocol::FailRecord CpuPlatform::runGemmAr(const GemmArCall& call, mkStream_t) {
   return emu::runGemmAr(*agents_, memory_, call.plan, call.hash, call.operands, call.peerC);
+}
+
+void CpuPlatform::planGemmRs(const sched::GemmRsShape& shape, const sched::GemmChoice& choice, GemmRsCall* call) const {
+  accept(call, sched::planGemmRs(shape, choice, agentCount_));
+}
+
+protocol::FailRecord CpuPlatform::runGemmRs(const GemmRsCall& call, mkStream_t) {
+  return emu::runGemmRs(*agents_, memory_, call.plan, call.hash, call.operands);
 }
 
 void CpuPlatform::planAgGemm(const sched::AgGemmShape& shape, const sched::GemmChoice& choice, AgGemmCall* call) const {

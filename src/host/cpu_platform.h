@@ -5,6 +5,7 @@
 
 #include "emu/ag_gemm.h"
 #include "emu/gemm_ar.h"
+#include "emu/gemm_rs.h"
 #include "emu/rank_memory.h"
 #include "host/platform.h"
 
@@ -38,6 +39,8 @@ class CpuPlatform final : public Platform {
   bool asynchronous() const override { return false; }
   void planGemmAr(const sched::GemmArShape& shape, const sched::GemmChoice& choice, GemmArCall* call) const override;
   protocol::FailRecord runGemmAr(const GemmArCall& call, mkStream_t stream) override;
+  void planGemmRs(const sched::GemmRsShape& shape, const sched::GemmChoice& choice, GemmRsCall* call) const override;
+  protocol::FailRecord runGemmRs(const GemmRsCall& call, mkStream_t stream) override;
   void planAgGemm(const sched::AgGemmShape& shape, const sched::GemmChoice& choice, AgGemmCall* call) const override;
   protocol::FailRecord runAgGemm(const AgGemmCall& call, mkStream_t stream) override;
   LaunchView view() const override;

@@ -8,8 +8,10 @@
 #include <thread>
 #include <utility>
 
+#include "host/ag_gemm_call.h"
 #include "host/cuda.h"
 #include "host/gemm_ar_call.h"
+#include "host/gemm_rs_call.h"
 #include "host/heap.h"
 #include "host/log.h"
 #include "mkernel/transport.h"
@@ -19,6 +21,10 @@ namespace mk::cuda {
 namespace {
 
 using protocol::OwnLayout;
+
+[[noreturn]] void notYet(const char* operation) {
+  fail(mkErrorNotSupported, "%s on the CUDA platform; supported by this version: the CPU platform", operation);
+}
 
 constexpr uint64_t kRaised = 4096;    // flags under way
 constexpr int kAnswerMs = 2'000;      // the GPU's copy engine answers by then
@@ -320,6 +326,9 @@ void CudaPlatform::dropCards() {
 
 void CudaPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::GemmChoice& choice,
                               GemmArCall* call) const {
+  if (call->operands.activation != protocol::Activation::none)
+    fail(mkErrorNotSupported,
+         "activation is not MK_ACTIVATION_NONE on the CUDA platform; supported by this version: the CPU platform");
   if (choice.tileM != 0 && choice.tileM != sched::kClusterRows)
     fail(mkErrorInvalidArgument, "tune.tileM is %u; legal on the CUDA platform: 0 (automatic), %u", choice.tileM,
          sched::kClusterRows);
@@ -362,12 +371,17 @@ protocol::FailRecord CudaPlatform::runGemmAr(const GemmArCall& call, mkStream_t 
   return {};
 }
 
-void CudaPlatform::planAgGemm(const sched::AgGemmShape&, const sched::GemmChoice&, AgGemmCall*) const {
-  fail(mkErrorNotSupported, "mkAllGatherGemm runs on the CPU platform alone in this version");
+void CudaPlatform::planGemmRs(const sched::GemmRsShape&, const sched::GemmChoice&, GemmRsCall* call) const {
+  notYet(call->name);
 }
-protocol::FailRecord CudaPlatform::runAgGemm(const AgGemmCall&, mkStream_t) {
-  fail(mkErrorInternal, "an AllGather+GEMM without a plan");
+
+protocol::FailRecord CudaPlatform::runGemmRs(const GemmRsCall& call, mkStream_t) { notYet(call.name); }
+
+void CudaPlatform::planAgGemm(const sched::AgGemmShape&, const sched::GemmChoice&, AgGemmCall* call) const {
+  notYet(call->name);
 }
+
+protocol::FailRecord CudaPlatform::runAgGemm(const AgGemmCall& call, mkStream_t) { notYet(call.name); }
 
 namespace {
 

@@ -60,6 +60,8 @@ class CudaPlatform final : public Platform {
   bool asynchronous() const override { return true; }
   void planGemmAr(const sched::GemmArShape& shape, const sched::GemmChoice& choice, GemmArCall* call) const override;
   protocol::FailRecord runGemmAr(const GemmArCall& call, mkStream_t stream) override;
+  void planGemmRs(const sched::GemmRsShape& shape, const sched::GemmChoice& choice, GemmRsCall* call) const override;
+  protocol::FailRecord runGemmRs(const GemmRsCall& call, mkStream_t stream) override;
   void planAgGemm(const sched::AgGemmShape& shape, const sched::GemmChoice& choice, AgGemmCall* call) const override;
   protocol::FailRecord runAgGemm(const AgGemmCall& call, mkStream_t stream) override;
   LaunchView view() const override;

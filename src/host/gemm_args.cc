@@ -119,6 +119,7 @@ sched::GemmChoice readChoice(const Comm& comm, const char* operation, const std:
     foreign("chunkTiles", tune->chunkTiles);
   } else {
     within("chunkTiles", tune->chunkTiles, 1, sched::kMaxChunkTiles, 1);
+    if (rows == Rows::shardC) foreign("exchange", tune->exchange);  // node sums go where their rows do
     within("exchange", tune->exchange, MK_EXCHANGE_SWAP, MK_EXCHANGE_HOME, 1);
     foreign("chunkRows", tune->chunkRows);
   }
@@ -137,6 +138,33 @@ sched::GemmChoice readChoice(const Comm& comm, const char* operation, const std:
 
 protocol::Type engineType(uint32_t dtype) {
   return dtype == mkFloat32 ? protocol::Type::f32 : dtype == mkFloat16 ? protocol::Type::f16 : protocol::Type::bf16;
+}
+
+protocol::Activation activationOf(uint32_t activation) {
+  switch (activation) {
+    case MK_ACTIVATION_RELU:
+      return protocol::Activation::relu;
+    case MK_ACTIVATION_GELU:
+      return protocol::Activation::gelu;
+    case MK_ACTIVATION_SILU:
+      return protocol::Activation::silu;
+    default:
+      return protocol::Activation::none;
+  }
+}
+
+const char* activationName(protocol::Activation activation) {
+  switch (activation) {
+    case protocol::Activation::none:
+      return "none";
+    case protocol::Activation::relu:
+      return "relu";
+    case protocol::Activation::gelu:
+      return "gelu";
+    case protocol::Activation::silu:
+      return "silu";
+  }
+  return "?";
 }
 
 void readBias(const Comm& comm, const GemmArgs& args, Gemm* gemm) {
@@ -230,9 +258,6 @@ Gemm checkGemm(const Comm& comm, const GemmArgs& args, Rows rows) {
   if (args.activation > MK_ACTIVATION_SILU)
     fail(mkErrorInvalidArgument, "activation is %u; legal: 0 to %u (MK_ACTIVATION_...)", args.activation,
          MK_ACTIVATION_SILU);
-  if (args.activation > MK_ACTIVATION_NONE)
-    fail(mkErrorNotSupported, "activation is %u; supported by this version: 0 and MK_ACTIVATION_NONE (1)",
-         args.activation);
   if (args.scaleA != nullptr || args.scaleB != nullptr)
     fail(mkErrorNotSupported, "%s is not NULL; supported by this version: NULL (there are no 8-bit inputs)",
          args.scaleA != nullptr ? "scaleA" : "scaleB");
@@ -255,6 +280,7 @@ Gemm checkGemm(const Comm& comm, const GemmArgs& args, Rows rows) {
   op.cStride = c.stride;
   op.alpha = args.alpha != nullptr ? *args.alpha : 1.0f;
   op.beta = args.beta != nullptr ? *args.beta : 0.0f;
+  op.activation = activationOf(args.activation);
   g.choice = readChoice(comm, args.name, args.tune, rows);
   return g;
 }
@@ -267,7 +293,8 @@ void addGemm(sched::PlanHash* hash, const GemmArgs& args, const Gemm& gemm) {
       .add(gemm.operands.bTransposed ? MK_LAYOUT_NK : MK_LAYOUT_KN)
       .add(std::bit_cast<uint32_t>(gemm.operands.alpha))
       .add(std::bit_cast<uint32_t>(gemm.operands.beta))
-      .add(gemm.bias);
+      .add(gemm.bias)
+      .add(static_cast<uint64_t>(gemm.operands.activation));
 }
 
 void addWindow(sched::PlanHash* hash, const Matrix& m) {
@@ -277,11 +304,13 @@ void addWindow(sched::PlanHash* hash, const Matrix& m) {
 
 std::string describeGemm(const GemmArgs& args, const Gemm& gemm, const std::string& c, uint32_t tileM, uint32_t tileN) {
   const protocol::GemmOperands& op = gemm.operands;
-  return format("%s(M=%llu, N=%llu, a and b %s, B (%s), c %s in %s, wire %s, alpha=%g, beta=%g, bias %s, tile %ux%u",
-                args.name, static_cast<unsigned long long>(gemm.m), static_cast<unsigned long long>(gemm.n),
-                typeName(gemm.in), op.bTransposed ? "N, K" : "K, N", typeName(gemm.out), c.c_str(), typeName(gemm.wire),
-                static_cast<double>(op.alpha), static_cast<double>(op.beta),
-                gemm.bias != 0 ? typeName(gemm.bias - 1) : "none", tileM, tileN);
+  return format(
+      "%s(M=%llu, N=%llu, a and b %s, B (%s), c %s in %s, wire %s, alpha=%g, beta=%g, bias %s, activation %s, tile "
+      "%ux%u",
+      args.name, static_cast<unsigned long long>(gemm.m), static_cast<unsigned long long>(gemm.n), typeName(gemm.in),
+      op.bTransposed ? "N, K" : "K, N", typeName(gemm.out), c.c_str(), typeName(gemm.wire),
+      static_cast<double>(op.alpha), static_cast<double>(op.beta), gemm.bias != 0 ? typeName(gemm.bias - 1) : "none",
+      activationName(op.activation), tileM, tileN);
 }
 
 std::string describePlace(const Matrix& m) {

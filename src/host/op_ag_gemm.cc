@@ -20,6 +20,7 @@ std::shared_ptr<const OpCall> prepareAgGemm(const Comm& comm, const GemmArgs& ar
     fail(mkErrorInvalidArgument, "A is %llu x %llu in all; legal: up to 2^44 elements", ull(gemm.m), ull(k));
 
   auto call = std::make_shared<AgGemmCall>();
+  call->name = args.name;
   call->operands = gemm.operands;
   sched::AgGemmShape shape;
   shape.m = gemm.m;
@@ -44,7 +45,6 @@ std::shared_ptr<const OpCall> prepareAgGemm(const Comm& comm, const GemmArgs& ar
   sched::PlanHash hash = call->plan.hash();
   hash.add(static_cast<uint64_t>(args.op)).add(gemm.in);
   addWindow(&hash, window);
-  call->name = args.name;
   call->hash = hash.value();
   call->text =
       format("%s(M=%llu, K=%llu, a %s, gathered %s, chunks of %llu rows, %s)", args.name, ull(gemm.m), ull(k),

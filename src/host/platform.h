@@ -19,11 +19,13 @@
 #include "protocol/types.h"
 #include "sched/ag_gemm.h"
 #include "sched/gemm_ar.h"
+#include "sched/gemm_rs.h"
 
 namespace mk {
 
 class Heap;
 struct GemmArCall;
+struct GemmRsCall;
 struct AgGemmCall;
 
 // The clock of everything that watches launches.
@@ -152,6 +154,8 @@ class Platform {
   // Fills in the plan, the choice of kernel and the SMs that suffice.  Throws if the platform cannot do what is asked.
   virtual void planGemmAr(const sched::GemmArShape& shape, const sched::GemmChoice& choice, GemmArCall* call) const = 0;
   virtual protocol::FailRecord runGemmAr(const GemmArCall& call, mkStream_t stream) = 0;
+  virtual void planGemmRs(const sched::GemmRsShape& shape, const sched::GemmChoice& choice, GemmRsCall* call) const = 0;
+  virtual protocol::FailRecord runGemmRs(const GemmRsCall& call, mkStream_t stream) = 0;
   virtual void planAgGemm(const sched::AgGemmShape& shape, const sched::GemmChoice& choice, AgGemmCall* call) const = 0;
   virtual protocol::FailRecord runAgGemm(const AgGemmCall& call, mkStream_t stream) = 0;
   virtual LaunchView view() const = 0;

@@ -10,6 +10,9 @@ namespace mk::protocol {
 enum class Type : uint32_t { f16, bf16, f32 };
 MK_HD constexpr uint32_t typeBytes(Type t) { return t == Type::f32 ? 4 : 2; }
 
+// Applied once, by who finishes an element.  gelu: x * Phi(x), by the error function.
+enum class Activation : uint32_t { none, relu, gelu, silu };
+
 // Of one rank.  Strides are in elements; the last stride of every matrix is 1; bases and rows are multiples of 16 bytes.
 // out: `in`, or f32.  wire, what travels as a partial result: `out`, or f32.
 struct GemmOperands {
@@ -24,6 +27,7 @@ struct GemmOperands {
   uint64_t cStride = 0;
   const void* bias = nullptr;
   float alpha = 1, beta = 0;
+  Activation activation = Activation::none;
 };
 
 }  // namespace mk::protocol

@@ -57,6 +57,17 @@ concept Platform = requires(P p, const P q, Ref r, Why why, uint64_t v, uint64_t
   p.setRole(sched::Role::control);
 };
 
+// Of operations that sum partial results over ranks.
+template <class P, class Tile>
+concept SumPlatform = Platform<P> && requires(P p, const Tile& t, Ref r) {
+  p.multiply(t);              // this rank's A * B of the tile, in fp32
+  p.storePartial(t, r);       // rounded to the wire type, packed
+  p.addPartial(t, r);         // adds one
+  p.loadNodeSum(t, r, true);  // true: replaces what is there; else adds
+  p.finishTile(t);            // scale, beta * C, bias, activation; rounds to C's type
+  p.storeOut(t);              // to my C
+};
+
 // Rows of A: in this rank's own shard, packed in a heap, or in a local rank's `gathered`.
 struct RowsAt {
   enum class Where : uint32_t { shard, heap, gathered };
@@ -75,13 +86,7 @@ concept AgGemmPlatform = Platform<P> && requires(P p, const sched::AgGemmPlan::T
 };
 
 template <class P>
-concept GemmArPlatform = Platform<P> && requires(P p, const TileTask& t, Ref r) {
-  p.multiply(t);                     // this rank's A * B of the tile, in fp32
-  p.storePartial(t, r);              // rounded to the wire type, packed
-  p.addPartial(t, r);                // adds one
-  p.loadNodeSum(t, r, true);         // true: replaces what is there; else adds
-  p.finishTile(t);                   // scale, beta * C, bias; rounds to C's type
-  p.storeOut(t);                     // to my C
+concept GemmArPlatform = SumPlatform<P, TileTask> && requires(P p, const TileTask& t, Ref r) {
   p.storeOutToPeer(t, uint32_t{0});  // to a local peer's C, in its window
   p.storeOutPacked(t, r);            // packed into a heap
   p.loadOutPacked(t, r);
