@@ -31,22 +31,29 @@ void requireAll(const World& world, const std::function<void(mkComm_t, int)>& bo
   REQUIRE(errors.empty());
 }
 
-void reserveFor(mkComm_t comm, const mkGemmAllReduceArgs_t& args) {
-  size_t bytes = 0;
-  expect(mkOpWorkspaceSize(comm, MK_OP_GEMM_ALL_REDUCE, &args, &bytes), "workspace");
-  expect(mkCommReserve(comm, bytes), "reserve", comm);
-}
-
-void launch(mkComm_t comm, const Operands& o, mkStream_t stream = nullptr) {
-  const mkGemmAllReduceArgs_t args = o.args();
-  expect(mkGemmAllReduce(comm, &args, stream), "mkGemmAllReduce", comm);
-}
+void launch(mkComm_t comm, const Operands& o, mkStream_t stream = nullptr) { expect(o.launch(stream), "launch", comm); }
 
 mkCommInfo_t info(mkComm_t comm) {
   mkCommInfo_t i;
   MK_INIT(&i, MK_ID_COMM_INFO);
   expect(mkCommQuery(comm, &i), "query");
   return i;
+}
+
+// What has been sent since `before` is what the plan says.
+template <class Plan>
+void requireSent(mkComm_t comm, const mkCommInfo_t& before, const Plan& plan) {
+  // The proxy may not have read the last command yet when the operation ends.
+  mkCommInfo_t after = info(comm);
+  for (int i = 0; i < 2000 && after.netMessagesSent - before.netMessagesSent < plan.netMessagesSent(); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    after = info(comm);
+  }
+  if (after.netBytesSent - before.netBytesSent != plan.netBytesSent() ||
+      after.netMessagesSent - before.netMessagesSent != plan.netMessagesSent())
+    throw "sent " + std::to_string(after.netBytesSent - before.netBytesSent) + " bytes in " +
+        std::to_string(after.netMessagesSent - before.netMessagesSent) + " messages; the formula says " +
+        std::to_string(plan.netBytesSent()) + " in " + std::to_string(plan.netMessagesSent());
 }
 
 // Sets the epoch of a quiet communicator, as if `target` operations had gone by: this rank's words and what its neighbours
@@ -84,7 +91,7 @@ TEST_CASE("what is sent is what the formula says, on every rank") {
       c.tune.exchange = exchange;
       c.tune.chunkTiles = 3;
       Operands o(c, world, rank, comm);
-      reserveFor(comm, o.args());
+      o.reserve();
       const mkCommInfo_t before = info(comm);
       launch(comm, o);
       o.check();
@@ -98,29 +105,87 @@ TEST_CASE("what is sent is what the formula says, on every rank") {
       choice.exchange = exchange;
       choice.chunkTiles = 3;
       const auto plan = mk::sched::planGemmAr(shape, choice, 8);
-      // The proxy may not have read the last command yet when the operation ends.
-      mkCommInfo_t after = info(comm);
-      for (int i = 0; i < 2000 && after.netMessagesSent - before.netMessagesSent < plan.netMessagesSent(); ++i) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        after = info(comm);
-      }
-      if (after.netBytesSent - before.netBytesSent != plan.netBytesSent() ||
-          after.netMessagesSent - before.netMessagesSent != plan.netMessagesSent())
-        throw "sent " + std::to_string(after.netBytesSent - before.netBytesSent) + " bytes in " +
-            std::to_string(after.netMessagesSent - before.netMessagesSent) + " messages; the formula says " +
-            std::to_string(plan.netBytesSent()) + " in " + std::to_string(plan.netMessagesSent());
+      requireSent(comm, before, plan);
       if (plan.netBytesSent() == 0) throw std::string("nothing to send: the test tests nothing");
     }
   });
 }
 
+// Rows that do not divide by the ranks, and so few that the last ranks get none; ranks placed by block and in rotation.
+TEST_CASE("what a reduce-scatter sends is what the formula says, on every rank") {
+  const World world = GENERATE(from_range(test::worlds({{2, 1}, {2, 4}, {3, 2}, {5, 1}})));
+  const bool rotated = GENERATE(false, true);
+  const auto errors = test::runWorld(
+      world,
+      [&](mkComm_t comm, int rank) {
+        for (const int64_t m : {203, 5, 1}) {
+          Case c{.op = MK_OP_GEMM_REDUCE_SCATTER, .m = m, .n = 264, .k = 64, .wireF32 = m == 5};
+          c.tune.chunkTiles = 3;
+          Operands o(c, world, rank, comm);
+          o.reserve();
+          const mkCommInfo_t before = info(comm);
+          launch(comm, o);
+          o.check();
+          const std::shared_ptr<mk::Comm> inside = mk::Comm::find(comm);
+          mk::sched::GemmRsShape shape;
+          shape.m = uint64_t(m);
+          shape.n = uint64_t(c.n);
+          shape.wireBytes = c.wireF32 ? 4 : 2;
+          shape.place = inside->place();
+          shape.ranks = inside->rankMap();
+          mk::sched::GemmChoice choice;
+          choice.chunkTiles = 3;
+          requireSent(comm, before, mk::sched::planGemmRs(shape, choice, 8));
+          // Counted here, without the plan: the rows of the ranks with this local rank on other nodes.
+          const mkCommInfo_t mine = info(comm);
+          const int64_t height = (m + world.ranks() - 1) / world.ranks();
+          int64_t rows = 0;
+          for (int r = 0; r < world.ranks(); ++r) {
+            const int node = rotated ? r % world.nodes : r / world.locals;
+            const int local = rotated ? r / world.nodes : r % world.locals;
+            if (node == mine.node || local != mine.localRank) continue;
+            rows += std::min(m, (r + 1) * height) - std::min(m, r * height);
+          }
+          const uint64_t bytes = uint64_t(rows * c.n) * shape.wireBytes;
+          if (mine.netBytesSent - before.netBytesSent != bytes)
+            throw "sent " + std::to_string(mine.netBytesSent - before.netBytesSent) + " bytes, not " +
+                std::to_string(bytes);
+        }
+      },
+      [&](mkConfig_t& config, int rank) {
+        static thread_local std::string host;
+        host = "rotated-node-" + std::to_string(rank % world.nodes);
+        if (rotated) config.hostId = host.c_str();
+      });
+  INFO(world.nodes << " nodes x " << world.locals << "\n" << joined(errors));
+  CHECK(errors.empty());
+}
+
+TEST_CASE("ranks of a node may have any numbers") {
+  const World world{2, 3};
+  const auto errors = test::runWorld(
+      world,
+      [&](mkComm_t comm, int rank) {
+        for (const int64_t m : {170, 4}) {
+          test::runCase({.op = MK_OP_GEMM_REDUCE_SCATTER, .m = m, .n = 72, .k = 96, .bias = true}, world, rank, comm);
+          test::runCase({.m = m, .n = 72, .k = 96, .bias = true}, world, rank, comm);
+        }
+      },
+      [](mkConfig_t& config, int rank) { config.hostId = rank == 0 || rank == 3 || rank == 4 ? "one" : "other"; });
+  INFO(joined(errors));
+  CHECK(errors.empty());
+}
+
 TEST_CASE("all ranks hold the same bits, run after run") {
   const World world = GENERATE(from_range(kSome));
+  const bool scatter = GENERATE(false, true);
   const bool window = GENERATE(false, true);
   test::BitCompare first(world.ranks()), second(world.ranks());
   requireAll(world, [&](mkComm_t comm, int rank) {
-    Operands o({.m = 150, .n = 136, .k = 192, .window = window, .bias = true, .alpha = 0.7f}, world, rank, comm);
-    reserveFor(comm, o.args());
+    const int op = scatter ? MK_OP_GEMM_REDUCE_SCATTER : MK_OP_GEMM_ALL_REDUCE;
+    Operands o({.op = op, .m = 150, .n = 136, .k = 192, .window = window, .bias = true, .alpha = 0.7f}, world, rank,
+               comm);
+    o.reserve();
     launch(comm, o);
     first.put(rank, o.outputBits());
     o.refill(9);
@@ -130,8 +195,8 @@ TEST_CASE("all ranks hold the same bits, run after run") {
     o.check();
     second.put(rank, o.outputBits());
   });
-  CHECK(first.equal());
-  CHECK(second.equal());
+  CHECK(first.equal() == !scatter);
+  CHECK(second.equal() == !scatter);
   CHECK(first.same(second));
 }
 
@@ -141,9 +206,10 @@ TEST_CASE("a large shape, the epoch advanced far, the large shape again") {
   const uint64_t by = GENERATE(uint64_t{4}, uint64_t{1} << 32, (uint64_t{1} << 32) + 2, (uint64_t{5} << 32) - 1);
   std::barrier sync(world.ranks());
   requireAll(world, [&](mkComm_t comm, int rank) {
-    Operands large({.m = 330, .n = 264, .k = 64}, world, rank, comm);
+    const int op = by == 4 ? MK_OP_GEMM_ALL_REDUCE : MK_OP_GEMM_REDUCE_SCATTER;
+    Operands large({.op = op, .m = 330, .n = 264, .k = 64}, world, rank, comm);
     Operands small({.m = 20, .n = 24, .k = 64}, world, rank, comm);
-    reserveFor(comm, large.args());
+    large.reserve();
     launch(comm, large);
     large.check();
     expect(mkCommFinalize(comm), "finalize", comm);
@@ -177,9 +243,10 @@ TEST_CASE("back-to-back launches with one slow rank") {
       std::vector<std::unique_ptr<Operands>> sets;
       for (int i = 0; i < 12; ++i) {
         Case c{.m = 130 - 9 * (i % 3), .n = 72 + 64 * (i % 2), .k = 48, .window = i % 4 == 1};
+        c.op = i % 5 < 2 ? MK_OP_GEMM_REDUCE_SCATTER : MK_OP_GEMM_ALL_REDUCE;
         c.seed = uint64_t(i) + 1;
         sets.push_back(std::make_unique<Operands>(c, world, rank, comm));
-        reserveFor(comm, sets.back()->args());
+        sets.back()->reserve();
       }
       for (int round = 0; round < 2; ++round) {
         for (const auto& o : sets) launch(comm, *o, stream);
@@ -206,7 +273,7 @@ TEST_CASE("a peer that is slow for longer than the deadline, but gets on, is not
       world,
       [&](mkComm_t comm, int rank) {
         Operands o({.m = 256, .n = 512, .k = 32, .window = true}, world, rank, comm);
-        reserveFor(comm, o.args());
+        o.reserve();
         launch(comm, o);
         o.check();
       },
@@ -224,10 +291,9 @@ TEST_CASE("the heap grows between launches, and a shape too large for it is refu
     small.check();
     // Larger than the default reservation.
     Operands large({.m = 2000, .n = 1600, .k = 8}, world, rank, comm);
-    const mkGemmAllReduceArgs_t args = large.args();
-    expect(mkGemmAllReduce(comm, &args, nullptr), "too large", nullptr, mkErrorNotReserved);
+    expect(large.launch(), "too large", nullptr, mkErrorNotReserved);
     const uint64_t before = info(comm).heapBytes;
-    reserveFor(comm, args);
+    large.reserve();
     if (info(comm).heapBytes <= before) throw std::string("the heap has not grown");
     expect(mkCommReserve(comm, 1), "reserve less", comm);
     launch(comm, large);
@@ -248,6 +314,7 @@ TEST_CASE("soak: a stream of mixed shapes") {
     const auto start = std::chrono::steady_clock::now();
     for (int i = 0; i < operations; ++i) {
       Case c;
+      c.op = below(2) == 0 ? MK_OP_GEMM_REDUCE_SCATTER : MK_OP_GEMM_ALL_REDUCE;
       c.m = below(4) == 0 ? below(3) : below(140);
       c.n = 8 * below(22);
       c.k = 8 * below(12);
@@ -262,7 +329,9 @@ TEST_CASE("soak: a stream of mixed shapes") {
       c.padding = 8 * below(2);
       c.seed = random();
       c.tune.chunkTiles = static_cast<uint32_t>(below(4));
-      c.tune.exchange = static_cast<uint32_t>(below(3));
+      c.tune.exchange = c.op == MK_OP_GEMM_ALL_REDUCE ? static_cast<uint32_t>(below(3)) : 0;
+      c.activation = static_cast<uint32_t>(below(8));  // more often none
+      if (c.activation > MK_ACTIVATION_SILU) c.activation = 0;
       c.tune.tileM = 16 * static_cast<uint32_t>(below(4));
       c.tune.receiveAgents = static_cast<uint32_t>(below(3));
       test::runCase(c, world, rank, comm);

@@ -69,27 +69,36 @@ std::vector<std::string> runWorld(const World& world, const std::function<void(m
 }
 
 std::string Case::text() const {
-  return std::to_string(m) + "x" + std::to_string(n) + "x" + std::to_string(k) + (in == mkFloat16 ? " fp16" : " bf16") +
+  return std::string(op == MK_OP_GEMM_REDUCE_SCATTER ? "ReduceScatter " : "AllReduce ") + std::to_string(m) + "x" +
+         std::to_string(n) + "x" + std::to_string(k) + (in == mkFloat16 ? " fp16" : " bf16") +
          (out == mkFloat32 ? " out fp32" : "") + (wireF32 ? " wire fp32" : "") + (transposed ? " NK" : "") +
          (window ? " window" : "") + (bias ? " bias" : "") + " alpha " + std::to_string(alpha) + " beta " +
-         std::to_string(beta);
+         std::to_string(beta) + (activation != 0 ? " activation " + std::to_string(activation) : "");
 }
 
 Operands::Operands(const Case& c, const World& world, int rank, mkComm_t comm)
     : case_(c), world_(world), rank_(rank), comm_(comm), kLocal_(share(c.k, world.ranks(), rank)) {
   const size_t in = sizeOf(c.in), out = sizeOf(c.out);
+  int64_t mostRows = rows_ = c.m;
+  if (c.op == MK_OP_GEMM_REDUCE_SCATTER) {
+    mostRows = (c.m + world.ranks() - 1) / world.ranks();
+    firstRow_ = std::min(c.m, rank * mostRows);
+    rows_ = std::min(c.m, firstRow_ + mostRows) - firstRow_;
+    own_ = static_cast<uint64_t>(rank);
+  }
   a_.resize(static_cast<size_t>(c.m * (kLocal_ + c.padding)) * in + 16);
   b_.resize(static_cast<size_t>(c.transposed ? c.n * (kLocal_ + c.padding) : kLocal_ * (c.n + c.padding)) * in + 16);
   bias_.resize(static_cast<size_t>(c.n) * out + 16);
-  cBytes_ = static_cast<size_t>(c.m * (c.n + c.padding)) * out;
+  cBytes_ = static_cast<size_t>(rows_ * (c.n + c.padding)) * out;
   if (c.window) {
+    const size_t bytes = static_cast<size_t>(mostRows * (c.n + c.padding)) * out + 2 * kGuard;  // the same on all ranks
     if (windowAllocate) {
-      windowMemory_ = windowAllocate(cBytes_ + 2 * kGuard);
+      windowMemory_ = windowAllocate(bytes);
     } else {
-      expect(mkMemAlloc(&windowMemory_, cBytes_ + 2 * kGuard), "mkMemAlloc");
+      expect(mkMemAlloc(&windowMemory_, bytes), "mkMemAlloc");
     }
     c_ = static_cast<char*>(windowMemory_) + kGuard;
-    expect(mkCommWindowRegister(comm, windowMemory_, cBytes_ + 2 * kGuard, &window_), "register", comm);
+    expect(mkCommWindowRegister(comm, windowMemory_, bytes, &window_), "register", comm);
   }
   if (!c.window || deviceMemory != nullptr) {
     cOwned_.resize(cBytes_ + 2 * kGuard + 64);
@@ -134,17 +143,17 @@ void Operands::refill(uint64_t seed) {
       put(case_.in, &b_[static_cast<size_t>(at) * in], element(case_.in, seed, 2, r, uint64_t(k), uint64_t(j)));
     }
   for (int64_t j = 0; j < case_.n; ++j)
-    put(case_.out, &bias_[static_cast<size_t>(j) * out], element(case_.out, seed, 3, 0, 0, uint64_t(j)));
+    put(case_.out, &bias_[static_cast<size_t>(j) * out], element(case_.out, seed, 3, own_, 0, uint64_t(j)));
   std::memset(c_ - kGuard, kGuardByte, kGuard);
   std::memset(c_ + cBytes_, kGuardByte, case_.window ? kGuard : kGuard / 2);
-  for (int64_t i = 0; i < case_.m; ++i) {
+  for (int64_t i = 0; i < rows_; ++i) {
     for (int64_t j = 0; j < case_.n + case_.padding; ++j) {
       char* at = c_ + static_cast<size_t>(i * (case_.n + case_.padding) + j) * out;
       if (j >= case_.n) {
         std::memset(at, kGuardByte, out);
       } else {
         put(case_.out, at,
-            case_.beta != 0 ? element(case_.out, seed, 4, 0, uint64_t(i), uint64_t(j))
+            case_.beta != 0 ? element(case_.out, seed, 4, own_, uint64_t(i), uint64_t(j))
                             : std::numeric_limits<float>::quiet_NaN());
       }
     }
@@ -172,17 +181,18 @@ void synchronize(mkStream_t stream) {
   }
 }
 
-mkGemmAllReduceArgs_t Operands::args() const {
+template <class Args>
+Args Operands::argsOf(uint32_t id) const {
   const bool device = deviceMemory != nullptr;
   const void* const a = device ? device_[0] : a_.data();
   const void* const b = device ? device_[1] : b_.data();
   const void* const c = device ? static_cast<char*>(device_[3]) + kGuard : c_;
-  mkGemmAllReduceArgs_t x;
-  MK_INIT(&x, MK_ID_GEMM_ALL_REDUCE_ARGS);
+  Args x;
+  MK_INIT(&x, id);
   x.a = matrix(a, case_.in, case_.m, kLocal_, kLocal_ + case_.padding);
   x.b = case_.transposed ? matrix(b, case_.in, case_.n, kLocal_, kLocal_ + case_.padding)
                          : matrix(b, case_.in, kLocal_, case_.n, case_.n + case_.padding);
-  x.c = matrix(c, case_.out, case_.m, case_.n, case_.n + case_.padding);
+  x.c = matrix(c, case_.out, rows_, case_.n, case_.n + case_.padding);
   if (case_.window) {
     x.c.data = nullptr;
     x.c.window = window_;
@@ -198,14 +208,67 @@ mkGemmAllReduceArgs_t Operands::args() const {
   x.beta = &case_.beta;
   x.bLayout = case_.transposed ? MK_LAYOUT_NK : MK_LAYOUT_KN;
   if (case_.wireF32) x.wireDtypePlus1 = 1 + mkFloat32;
+  x.activation = case_.activation;
   x.tune = &tune_;
   return x;
+}
+
+template <class Call>
+auto Operands::withArgs(const Call& call) const {
+  if (case_.op == MK_OP_GEMM_REDUCE_SCATTER) {
+    const auto args = argsOf<mkGemmReduceScatterArgs_t>(MK_ID_GEMM_REDUCE_SCATTER_ARGS);
+    return call(&args);
+  }
+  const mkGemmAllReduceArgs_t x = args();
+  return call(&x);
+}
+
+mkGemmAllReduceArgs_t Operands::args() const { return argsOf<mkGemmAllReduceArgs_t>(MK_ID_GEMM_ALL_REDUCE_ARGS); }
+
+size_t Operands::workspace() const {
+  size_t bytes = 0;
+  expect(withArgs([&](const auto* x) { return mkOpWorkspaceSize(comm_, case_.op, x, &bytes); }), "workspace");
+  return bytes;
+}
+
+void Operands::reserve() const { expect(mkCommReserve(comm_, workspace()), "reserve", comm_); }
+
+namespace {
+
+mkResult_t launchArgs(mkComm_t comm, const mkGemmAllReduceArgs_t* args, mkStream_t stream) {
+  return mkGemmAllReduce(comm, args, stream);
+}
+mkResult_t launchArgs(mkComm_t comm, const mkGemmReduceScatterArgs_t* args, mkStream_t stream) {
+  return mkGemmReduceScatter(comm, args, stream);
+}
+
+double activate(uint32_t activation, double x) {
+  switch (activation) {
+    case MK_ACTIVATION_RELU:
+      return std::max(x, 0.0);
+    case MK_ACTIVATION_GELU:
+      return x / 2 * std::erfc(-x / std::sqrt(2.0));
+    case MK_ACTIVATION_SILU:
+      return x / (1 + std::exp(-x));
+    default:
+      return x;
+  }
+}
+// Largest slope, by which errors of its argument grow.
+double slope(uint32_t activation) {
+  return activation == MK_ACTIVATION_GELU || activation == MK_ACTIVATION_SILU ? 1.13 : 1;
+}
+
+}  // namespace
+
+mkResult_t Operands::launch(mkStream_t stream) const {
+  return withArgs([&](const auto* x) { return launchArgs(comm_, x, stream); });
 }
 
 int64_t Operands::poisoned() const {
   int64_t count = 0;
   const size_t out = sizeOf(case_.out);
-  for (int64_t i = 0; i < case_.m; ++i)
+  for (int64_t i = 0; i < rows_; ++i)
     for (int64_t j = 0; j < case_.n; ++j)
       count += std::isnan(get(case_.out, c_ + static_cast<size_t>(i * (case_.n + case_.padding) + j) * out)) ? 1 : 0;
   return count;
@@ -220,12 +283,13 @@ void Operands::check() const {
   for (size_t i = 0; i < (case_.window ? kGuard : kGuard / 2); ++i)
     if (c_[cBytes_ + i] != kGuardByte) throw std::string("written behind C");
   using Mat = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  Mat sum = Mat::Zero(case_.m, case_.n), magnitude = Mat::Zero(case_.m, case_.n);
+  Mat sum = Mat::Zero(rows_, case_.n), magnitude = Mat::Zero(rows_, case_.n);
   for (int r = 0; r < world_.ranks(); ++r) {
     const int64_t k = share(case_.k, world_.ranks(), r);
-    Mat a(case_.m, k), b(k, case_.n);
-    for (int64_t i = 0; i < case_.m; ++i)
-      for (int64_t d = 0; d < k; ++d) a(i, d) = element(case_.in, case_.seed, 1, uint64_t(r), uint64_t(i), uint64_t(d));
+    Mat a(rows_, k), b(k, case_.n);
+    for (int64_t i = 0; i < rows_; ++i)
+      for (int64_t d = 0; d < k; ++d)
+        a(i, d) = element(case_.in, case_.seed, 1, uint64_t(r), uint64_t(firstRow_ + i), uint64_t(d));
     for (int64_t d = 0; d < k; ++d)
       for (int64_t j = 0; j < case_.n; ++j)
         b(d, j) = element(case_.in, case_.seed, 2, uint64_t(r), uint64_t(d), uint64_t(j));
@@ -237,7 +301,7 @@ void Operands::check() const {
   const double wire = case_.wireF32 || case_.out == mkFloat32 ? 0x1p-24 : case_.out == mkFloat16 ? 0x1p-11 : 0x1p-8;
   const double last = case_.out == mkFloat32 ? 0x1p-24 : case_.out == mkFloat16 ? 0x1p-11 : 0x1p-8;
   double errorNorm = 0, refNorm = 0;
-  for (int64_t i = 0; i < case_.m; ++i) {
+  for (int64_t i = 0; i < rows_; ++i) {
     for (int64_t j = 0; j < case_.n + case_.padding; ++j) {
       const char* at = c_ + static_cast<size_t>(i * (case_.n + case_.padding) + j) * out;
       if (j >= case_.n) {
@@ -247,11 +311,12 @@ void Operands::check() const {
       }
       double ref = case_.alpha * sum(i, j);
       if (case_.beta != 0)
-        ref += static_cast<double>(case_.beta) * element(case_.out, case_.seed, 4, 0, uint64_t(i), uint64_t(j));
-      if (case_.bias) ref += element(case_.out, case_.seed, 3, 0, 0, uint64_t(j));
+        ref += static_cast<double>(case_.beta) * element(case_.out, case_.seed, 4, own_, uint64_t(i), uint64_t(j));
+      if (case_.bias) ref += element(case_.out, case_.seed, 3, own_, 0, uint64_t(j));
+      ref = activate(case_.activation, ref);
       const double value = get(case_.out, at);
-      const double bound =
-          std::abs(case_.alpha) * magnitude(i, j) * (2 * wire + 0x1p-20) + std::abs(ref) * last * 1.01 + 1e-6;
+      const double bound = slope(case_.activation) * std::abs(case_.alpha) * magnitude(i, j) * (2 * wire + 0x1p-20) +
+                           std::abs(ref) * last * 1.01 + 1e-6;
       const double error = std::abs(value - ref);
       if (!(error <= bound))
         throw std::to_string(poisoned()) + " elements are not numbers; C(" + std::to_string(i) + ", " +
@@ -271,7 +336,7 @@ std::vector<uint16_t> Operands::outputBits() const {
   download();
   std::vector<uint16_t> bits;
   const size_t out = sizeOf(case_.out);
-  for (int64_t i = 0; i < case_.m; ++i) {
+  for (int64_t i = 0; i < rows_; ++i) {
     const char* row = c_ + static_cast<size_t>(i * (case_.n + case_.padding)) * out;
     for (size_t byte = 0; byte < static_cast<size_t>(case_.n) * out; byte += 2) {
       uint16_t word;
@@ -284,11 +349,8 @@ std::vector<uint16_t> Operands::outputBits() const {
 
 void runCase(const Case& c, const World& world, int rank, mkComm_t comm, mkStream_t stream) {
   Operands o(c, world, rank, comm);
-  const mkGemmAllReduceArgs_t args = o.args();
-  size_t bytes = 0;
-  expect(mkOpWorkspaceSize(comm, MK_OP_GEMM_ALL_REDUCE, &args, &bytes), "workspace");
-  expect(mkCommReserve(comm, bytes), "reserve", comm);
-  expect(mkGemmAllReduce(comm, &args, stream), "mkGemmAllReduce", comm);
+  o.reserve();
+  expect(o.launch(stream), "launch", comm);
   synchronize(stream);
   mkResult_t async = mkSuccess;
   expect(mkCommGetAsyncError(comm, &async), "async");

@@ -1,4 +1,4 @@
-// Worlds of ranks that are threads of this process, and GEMM+AllReduce cases with a reference in fp64.
+// Worlds of ranks that are threads of this process, and cases of the operations with a reference in fp64.
 #pragma once
 
 #include <cstdint>
@@ -33,10 +33,12 @@ std::vector<std::string> runWorld(const World& world, const std::function<void(m
 void expect(mkResult_t result, const char* what, mkComm_t comm = nullptr, mkResult_t expected = mkSuccess);
 
 struct Case {
+  int op = MK_OP_GEMM_ALL_REDUCE;
   int64_t m = 64, n = 64, k = 64;  // k: over all ranks
   mkDataType_t in = mkBfloat16, out = mkBfloat16;
   bool wireF32 = false, transposed = false, window = false, bias = false;
   float alpha = 1, beta = 0;
+  uint32_t activation = 0;
   mkTune_t tune = {};  // zero: automatic
   uint64_t seed = 1;
   int64_t padding = 0;  // extra elements per row of A, B and C
@@ -66,7 +68,10 @@ class Operands {
   Operands(const Operands&) = delete;
   Operands& operator=(const Operands&) = delete;
 
-  mkGemmAllReduceArgs_t args() const;
+  mkGemmAllReduceArgs_t args() const;  // of a case of that operation
+  size_t workspace() const;
+  void reserve() const;
+  mkResult_t launch(mkStream_t stream = nullptr) const;
   void refill(uint64_t seed);  // other inputs; C poisoned again
   // Compares C with the reference; throws std::string.  Checks that padding and guards are untouched.
   void check() const;
@@ -79,6 +84,10 @@ class Operands {
   }
 
  private:
+  template <class Args>
+  Args argsOf(uint32_t id) const;
+  template <class Call>
+  auto withArgs(const Call& call) const;
   void upload();
   void download() const;
   int64_t poisoned() const;  // elements that are not numbers, as before an operation
@@ -88,6 +97,8 @@ class Operands {
   int rank_;
   mkComm_t comm_;
   int64_t kLocal_ = 0;
+  int64_t firstRow_ = 0, rows_ = 0;  // of the result, in C
+  uint64_t own_ = 0;                 // whose bias and old C these are
   std::vector<char> a_, b_, bias_, cOwned_;
   void* device_[4] = {};  // a, b, bias, and c from its first guard on; null without deviceMemory
   char* c_ = nullptr;     // in host memory
