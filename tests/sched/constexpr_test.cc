@@ -1,5 +1,6 @@
 // The schedule is usable at compile time: a plan as a constant, and its functions on it.
 #include "must.h"
+#include "sched/gemm_rs.h"
 
 namespace mk::sched::test {
 namespace {
@@ -29,6 +30,13 @@ static_assert(arrivalFlag(HeapLayout{4096, 32 * kWorkspaceUnit}, ControlLayout{3
 static_assert(ceilDiv(0, 3) == 0 && ceilDiv(7, 3) == 3 && ceilDiv(UINT64_MAX, 2) == 1ull << 63);
 static_assert(alignUp(0, 8) == 0 && alignUp(8, 8) == 8 && alignUp(9, 8) == 16);
 static_assert(gemmFlops(1, 2, 3) > 11.9 && gemmFlops(1, 2, 3) < 12.1);
+
+constexpr GemmRsPlan kScatter =
+    planGemmRs(GemmRsShape{1000, 520, 2, 4, Place{3, 2, 2, 1}, RankMap{2, nullptr}}, GemmChoice{}, 16);
+static_assert(kScatter.shardTiles == 3 * 9 && kScatter.chunkTiles == 4 && kScatter.shardChunks == 7);
+static_assert(kScatter.tilesOf(2, 1) == 3 * 9 && kScatter.gridOf(2, 1).m == 1000 - 5 * 167);
+static_assert(kScatter.at(0).node == 0 && kScatter.at(0).local == 0 && !kScatter.at(0).mine && kScatter.at(4).mine);
+static_assert(kScatter.netBytesSent() == 2 * 167 * 520 * 4 && kScatter.netMessagesSent() == 2 * 7);
 
 TEST_CASE("members of a group without one of them are numbered without gap") {
   for (uint32_t members = 1; members <= 9; ++members) {
