@@ -1,7 +1,7 @@
 // GEMM+ReduceScatter: tiles cover each rank's rows and no other's, no task waits for a later one, and what travels is what has to.
 #include <algorithm>
 
-#include "scatter.h"
+#include "rs_worlds.h"
 
 namespace mk::sched::test {
 namespace {

@@ -2,7 +2,7 @@
 // finds the same place, all ranks agree, and the largest results fit their numbers.
 #include <algorithm>
 
-#include "scatter.h"
+#include "rs_worlds.h"
 
 namespace mk::sched::test {
 namespace {
