@@ -55,8 +55,8 @@ std::shared_ptr<const OpCall> prepare(const Comm& comm, int op, const void* user
     }
     default:
       fail(mkErrorInvalidArgument,
-           "op is %d; legal: MK_OP_GEMM_ALL_REDUCE (%d), MK_OP_GEMM_REDUCE_SCATTER (%d), MK_OP_ALL_GATHER_GEMM (%d)", op,
-           MK_OP_GEMM_ALL_REDUCE, MK_OP_GEMM_REDUCE_SCATTER, MK_OP_ALL_GATHER_GEMM);
+           "op is %d; legal: MK_OP_GEMM_ALL_REDUCE (%d), MK_OP_GEMM_REDUCE_SCATTER (%d), MK_OP_ALL_GATHER_GEMM (%d)",
+           op, MK_OP_GEMM_ALL_REDUCE, MK_OP_GEMM_REDUCE_SCATTER, MK_OP_ALL_GATHER_GEMM);
   }
 }
 

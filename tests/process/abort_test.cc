@@ -36,17 +36,12 @@ MK_ROLE(abort) {
   expect(mkCpuStreamCreate(&stream), "stream");
   Case c = kLarge;
   c.window = rank.option("window") == "1";
+  if (!c.window && rank.world().locals > 1) c.op = MK_OP_GEMM_REDUCE_SCATTER;
   std::vector<std::unique_ptr<Operands>> sets;
   for (int i = 0; i < 3; ++i) sets.push_back(std::make_unique<Operands>(c, rank.world(), rank.rank(), comm));
-  size_t bytes = 0;
-  mkGemmAllReduceArgs_t args = sets[0]->args();
-  expect(mkOpWorkspaceSize(comm, MK_OP_GEMM_ALL_REDUCE, &args, &bytes), "workspace");
-  expect(mkCommReserve(comm, bytes), "reserve", comm);
+  sets[0]->reserve();
   test::slowTiles(-1, 20);
-  for (const auto& o : sets) {
-    args = o->args();
-    expect(mkGemmAllReduce(comm, &args, stream), "launch", comm);
-  }
+  for (const auto& o : sets) expect(o->launch(stream), "launch", comm);
   rank.note("launched");
   if (victim) {
     sleepMs(250);
@@ -55,7 +50,7 @@ MK_ROLE(abort) {
       comm = nullptr;
     } else {
       rank.call("revoke", [&] { return mkCommRevoke(comm); });
-      rank.call("after", [&] { return mkGemmAllReduce(comm, &args, nullptr); });
+      rank.call("after", [&] { return sets[2]->launch(); });
     }
   }
   if (how != "abort" || !victim) {

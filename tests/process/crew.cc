@@ -248,9 +248,8 @@ mkComm_t Rank::join(const std::function<void(mkConfig_t&)>& configure) {
 
 mkResult_t Rank::operation(const std::string& name, mkComm_t comm, const World& world, int index, const Case& c) {
   const Operands operands(c, world, index, comm);
-  const mkGemmAllReduceArgs_t args = operands.args();
   note(name + " begins");
-  mkResult_t result = mkGemmAllReduce(comm, &args, nullptr);
+  mkResult_t result = operands.launch();
   std::string text = result != mkSuccess ? mkGetLastError(nullptr) : "";
   if (result == mkSuccess && deviceMemory != nullptr) {
     synchronize(nullptr);

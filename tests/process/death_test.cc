@@ -23,6 +23,13 @@ mk::emu::Point pointOf(const std::string& name) {
   return mk::emu::Point::multiply;
 }
 
+// The last rank to die does so in another operation.
+Case caseOf(const Rank& rank, int victim) {
+  Case c = kCase;
+  if (victim == rank.ranks() - 1) c.op = MK_OP_GEMM_REDUCE_SCATTER;
+  return c;
+}
+
 // The survivors, each on a node of its own if there were several.
 void goOnWithout(Rank& rank, int victim) {
   const int survivors = rank.ranks() - 1;
@@ -64,7 +71,7 @@ MK_ROLE(death) {
     }
     rank.note("async", async, mkGetLastError(comm));
   }
-  rank.operation("second", comm, rank.world(), rank.rank(), kCase);
+  rank.operation("second", comm, rank.world(), rank.rank(), caseOf(rank, victim));
   rank.operation("third", comm, rank.world(), rank.rank(), kCase);
   rank.call("ending", [&] { return rank.rank() % 2 == 0 ? mkCommDestroy(comm) : mkCommAbort(comm); });
   goOnWithout(rank, victim);

@@ -18,7 +18,7 @@ namespace {
 
 // Small enough for the heap of the default configuration.
 const Case kUsual{.m = 64, .n = 64, .k = 64};
-const char* const kKinds[] = {"M", "N", "dtype", "layout", "alpha", "wire", "offset"};
+const char* const kKinds[] = {"M", "N", "dtype", "layout", "alpha", "wire", "offset", "activation", "operation"};
 
 Case oddCase(const std::string& kind) {
   Case c = kUsual;
@@ -28,6 +28,8 @@ Case oddCase(const std::string& kind) {
   if (kind == "layout") c.transposed = true;
   if (kind == "alpha") c.alpha = 0.5f;
   if (kind == "wire") c.wireF32 = true;
+  if (kind == "activation") c.activation = MK_ACTIVATION_GELU;
+  if (kind == "operation") c.op = MK_OP_GEMM_REDUCE_SCATTER;
   return c;
 }
 
@@ -39,6 +41,8 @@ std::pair<const char*, const char*> values(const std::string& kind) {
   if (kind == "layout") return {"B (K, N)", "B (N, K)"};
   if (kind == "alpha") return {"alpha=1,", "alpha=0.5,"};
   if (kind == "wire") return {"wire bf16", "wire fp32"};
+  if (kind == "activation") return {"activation none", "activation gelu"};
+  if (kind == "operation") return {"mkGemmAllReduce(M=64", "mkGemmReduceScatter(M=64"};
   return {"at offset 256 ", "at offset 272 "};
 }
 
@@ -60,20 +64,20 @@ MK_ROLE(mismatch) {
         Case other = oddCase(kind);
         usual.window = other.window = kind == "offset";
         const Operands mine(usual, rank.world(), rank.rank(), comm), theirs(other, rank.world(), rank.rank(), comm);
-        const mkGemmAllReduceArgs_t first = mine.args();
-        mkGemmAllReduceArgs_t second = theirs.args();
-        if (kind == "offset") {
-          second.c.window = first.c.window;
-          second.c.offset = first.c.offset + 16;
-        }
+        const auto launchOther = [&] {
+          if (kind != "offset") return theirs.launch();
+          mkGemmAllReduceArgs_t args = mine.args();
+          args.c.offset += 16;
+          return mkGemmAllReduce(comm, &args, nullptr);
+        };
         if (known) {
           for (int i = 0; i < 2; ++i) {
-            expect(mkGemmAllReduce(comm, &first, nullptr), "usual", comm);
-            expect(mkGemmAllReduce(comm, &second, nullptr), "other", comm);
+            expect(mine.launch(), "usual", comm);
+            expect(launchOther(), "other", comm);
           }
         }
         rank.meet(name);
-        rank.call(name, [&] { return mkGemmAllReduce(comm, odd ? &second : &first, nullptr); });
+        rank.call(name, [&] { return odd ? launchOther() : mine.launch(); });
       }
       rank.call("destroy " + name, [&] { return mkCommDestroy(comm); });
     }
