@@ -57,10 +57,10 @@ struct Sums {
   int64_t wrong = 0;
 };
 
-// Compares rows [first, first + rows).  sums: the ranks' partial products added up; magnitudes: their magnitudes added up.
+// Compares rows [first, first + rows), of which the result has all.  sums: the ranks' partial products added up; magnitudes: their magnitudes added up.
 void compareRows(const GemmCase& p, const Norms& norms, int64_t first, int64_t rows, const double* sums,
                  const double* magnitudes, const double* bias, Sums* totals) {
-  const size_t at = static_cast<size_t>(first * p.n);
+  const size_t at = static_cast<size_t>((first - p.firstRow) * p.n);
   const int64_t count = rows * p.n;
   std::vector<double> result(static_cast<size_t>(count)), oldC;
   toDouble(p.out, static_cast<const char*>(p.c) + at * info(p.out).bytes, count, result.data());
@@ -100,7 +100,7 @@ void compareRows(const GemmCase& p, const Norms& norms, int64_t first, int64_t r
 }  // namespace
 
 void checkGemm(World& world, const GemmCase& p, CheckResult* result) {
-  const uint64_t bits = p.summed ? hash(p.c, static_cast<size_t>(p.m * p.n) * info(p.out).bytes) : 0;
+  const uint64_t bits = p.summed && p.everywhere ? hash(p.c, static_cast<size_t>(p.m * p.n) * info(p.out).bytes) : 0;
   if (world.min(bits) != world.max(bits)) result->identical = false;
   if (p.m == 0 || p.n == 0) return;
 
@@ -136,7 +136,13 @@ void checkGemm(World& world, const GemmCase& p, CheckResult* result) {
     }
     for (int64_t i = 0; i < count; ++i) magnitudes[i] = std::fabs(sums[i]);
     if (p.summed) world.sum(sums, 2 * count);
-    compareRows(p, norms, first, rows, sums, magnitudes, bias.empty() ? nullptr : bias.data(), &totals);
+    // What of them this rank's result has.
+    const int64_t begin = std::max(first, p.firstRow);
+    const int64_t end = std::min(first + rows, p.rows < 0 ? p.m : p.firstRow + p.rows);
+    if (begin >= end) continue;
+    const int64_t skipped = (begin - first) * p.n;
+    compareRows(p, norms, begin, end - begin, sums + skipped, magnitudes + skipped,
+                bias.empty() ? nullptr : bias.data(), &totals);
   }
 
   double relative = totals.reference > 0 ? std::sqrt(totals.error / totals.reference) : std::sqrt(totals.error);

@@ -19,11 +19,13 @@ struct GemmCase {
   const void* a = nullptr;
   const void* b = nullptr;
   bool bTransposed = false;    // b is (n, k) instead of (k, n)
-  const void* c = nullptr;     // the result
+  const void* c = nullptr;     // the result: `rows` rows of it, from `firstRow` on
   const void* oldC = nullptr;  // nullptr with beta 0
   const void* bias = nullptr;  // of C's type, or nullptr
   double alpha = 1, beta = 0;
   bool summed = true;
+  bool everywhere = true;           // a sum: all ranks hold all of it; else each its own rows
+  int64_t firstRow = 0, rows = -1;  // -1: all m
   int nodes = 1, ranksPerNode = 1;  // that sums travel between
 };
 

@@ -116,8 +116,11 @@ constexpr option kLongOptions[] = {
 bool foreign(Operation operation, int code) {
   switch (code) {
     case optWire:
-    case optWindow:
     case optChunkTiles:
+      return operation == Operation::allGatherGemm;
+    case optExchange:
+      return operation == Operation::gemmReduceScatter;
+    case optWindow:
     case optSuite:
     case optRounds:
     case optBaseline:
@@ -167,6 +170,9 @@ void checkTogether(const Options& o, int ranks) {
     throw UsageError("-G " + std::to_string(o.graph) +
                      " with --beta: -G 1 is legal, since C changes from launch to launch");
   }
+  if (o.operation == Operation::gemmReduceScatter && o.corrupt == Corrupt::rank) {
+    throw UsageError("--corrupt rank: no two ranks have the same rows");
+  }
   if (o.nodes && ranks % o.nodes) {
     throw UsageError("--nodes " + std::to_string(o.nodes) + ": must divide the number of ranks, " +
                      std::to_string(ranks));
@@ -176,7 +182,14 @@ void checkTogether(const Options& o, int ranks) {
 }  // namespace
 
 const char* programName(Operation operation) {
-  return operation == Operation::allGatherGemm ? "mk_ag_gemm_perf" : "mk_gemm_ar_perf";
+  switch (operation) {
+    case Operation::gemmReduceScatter:
+      return "mk_gemm_rs_perf";
+    case Operation::allGatherGemm:
+      return "mk_ag_gemm_perf";
+    default:
+      return "mk_gemm_ar_perf";
+  }
 }
 
 int64_t parseCount(const std::string& name, const std::string& text, int64_t least, int64_t most) {
@@ -380,16 +393,19 @@ int64_t partOfK(int64_t k, int rank, int ranks) {
 }
 
 std::string helpText(Operation operation) {
-  const bool gather = operation == Operation::allGatherGemm;
+  const bool gather = operation == Operation::allGatherGemm, all = operation == Operation::gemmAllReduce;
   const std::string program = programName(operation);
-  std::string text = program + (gather ? ": AllGather+GEMM" : ": GEMM+AllReduce") +
+  std::string text = program +
+                     (gather ? ": AllGather+GEMM"
+                      : all  ? ": GEMM+AllReduce"
+                             : ": GEMM+ReduceScatter") +
                      " of libmkernel, one rank per process:\n"
                      "  mpirun -np RANKS " +
                      program +
                      " [options]\n"
                      "\n"
                      "Sizes (K, M, G behind a number mean 2^10, 2^20, 2^30)\n"
-                     "  -b MIN  -e MAX        scan M, the rows of C, from MIN (256) to MAX (MIN)\n"
+                     "  -b MIN  -e MAX        scan M, the rows of the whole product, from MIN (256) to MAX (MIN)\n"
                      "  -f FACTOR             multiply M from row to row (2)\n"
                      "  -i INCREMENT          add to M instead\n";
   text += gather ? "  --N N                 columns of each rank's B and C (1024)\n"
@@ -402,7 +418,7 @@ std::string helpText(Operation operation) {
       "Runs\n"
       "  -w COUNT              warm-up launches (1)\n"
       "  -n COUNT              launches per row (4), each with fresh data";
-  text += gather ? "\n" : "; GPUs: in each batch (by their time)\n";
+  text += all ? "; GPUs: in each batch (by their time)\n" : "\n";
   text +=
       "  -c CHECK              0: no check of the data, 1: of the last launch, more: of every launch (1)\n"
       "  -T SECONDS            longest time that one step may take (300)\n"
@@ -417,8 +433,8 @@ std::string helpText(Operation operation) {
       "  --trans-b             B is stored as (N, K)\n"
       "  --alpha X  --beta X   C = X*A*B + X*C (1, 0)\n"
       "  --bias                adds a bias vector\n";
-  text += gather ? "  --gathered WHERE      the whole A, as an output: none, memory, window (none)\n"
-                 : "  --window 0|1          C lies in a registered window (GPUs: 1, else 0)\n";
+  if (gather) text += "  --gathered WHERE      the whole A, as an output: none, memory, window (none)\n";
+  if (all) text += "  --window 0|1          C lies in a registered window (GPUs: 1, else 0)\n";
   text +=
       "\n"
       "The world\n"
@@ -426,7 +442,7 @@ std::string helpText(Operation operation) {
       "  --platform NAME       cpu, cuda (the library's choice)\n"
       "  --transport NAME      network plugin (the library's choice)\n"
       "\n";
-  if (!gather)
+  if (all)
     text +=
         "On GPUs\n"
         "  --suite               the shapes of the target table: M = N = b in 2K to 32K, with b/2 and b/16 of K on "
@@ -440,7 +456,8 @@ std::string helpText(Operation operation) {
   text +=
       "Tuning (the library's choice)\n"
       "  --tile-m M  --tile-n N  ";
-  text += gather ? "--chunk-rows COUNT  --exchange direct|ring\n" : "--chunk-tiles COUNT  --exchange swap|home\n";
+  text += gather ? "--chunk-rows COUNT  --exchange direct|ring\n" : "--chunk-tiles COUNT";
+  if (!gather) text += all ? "  --exchange swap|home\n" : "\n";
   text +=
       "\n"
       "Output\n"

@@ -10,7 +10,7 @@
 
 namespace mk::perf {
 
-enum class Operation { gemmAllReduce, allGatherGemm };
+enum class Operation { gemmAllReduce, gemmReduceScatter, allGatherGemm };
 const char* programName(Operation operation);
 
 // Where AllGather+GEMM's whole A goes.

@@ -81,9 +81,10 @@ void Report::header(const RunInfo& run) {
         info(o.out).name, layout, gathered[static_cast<int>(o.gathered)]);
   } else {
     printf(
-        "# C = %g * A*B summed over the ranks + %g * C%s; K %sdivided among the ranks; A, B %s, C %s, wire %s; B as "
+        "# C = %g * A*B summed over the ranks + %g * C%s; %sK %sdivided among the ranks; A, B %s, C %s, wire %s; B as "
         "%s\n",
         static_cast<double>(o.alpha), static_cast<double>(o.beta), o.bias ? " + bias" : "",
+        o.operation == Operation::gemmReduceScatter ? "rows of C and " : "",
         o.suite ? "" : (std::to_string(o.k) + " ").c_str(), info(o.in).name, info(o.out).name, info(o.wire).name,
         layout);
   }

@@ -112,27 +112,40 @@ RunInfo Session::describe(const std::string& device) {
   return run;
 }
 
-mkGemmAllReduceArgs_t Session::arguments(const Operands& operands, int64_t m, int64_t n, int64_t k) const {
+template <typename Args>
+void Session::fillArguments(Args* args, const Operands& operands, int64_t m, int64_t rows, int64_t n, int64_t k) const {
   const Options& o = options_;
-  mkGemmAllReduceArgs_t args;
-  MK_INIT(&args, MK_ID_GEMM_ALL_REDUCE_ARGS);
-  args.a = matrix(o.in, operands.a, m, k);
-  args.b = o.transB ? matrix(o.in, operands.b, n, k) : matrix(o.in, operands.b, k, n);
-  args.c = matrix(o.out, operands.c, m, n);
+  args->a = matrix(o.in, operands.a, m, k);
+  args->b = o.transB ? matrix(o.in, operands.b, n, k) : matrix(o.in, operands.b, k, n);
+  args->c = matrix(o.out, operands.c, rows, n);
   if (operands.window) {
-    args.c.data = nullptr;
-    args.c.window = operands.window;
-    args.c.offset = operands.offset;
+    args->c.data = nullptr;
+    args->c.window = operands.window;
+    args->c.offset = operands.offset;
   }
   if (operands.bias) {
-    args.bias = matrix(o.out, operands.bias, n, 0);
-    args.bias.ndim = 1;
+    args->bias = matrix(o.out, operands.bias, n, 0);
+    args->bias.ndim = 1;
   }
-  args.alpha = &o.alpha;
-  args.beta = &o.beta;
-  args.bLayout = o.transB ? MK_LAYOUT_NK : MK_LAYOUT_KN;
-  args.wireDtypePlus1 = info(o.wire).dtype + 1;
-  if (o.tuned()) args.tune = &tune_;
+  args->alpha = &o.alpha;
+  args->beta = &o.beta;
+  args->bLayout = o.transB ? MK_LAYOUT_NK : MK_LAYOUT_KN;
+  args->wireDtypePlus1 = info(o.wire).dtype + 1;
+  args->tune = tune();
+}
+
+mkGemmAllReduceArgs_t Session::arguments(const Operands& operands, int64_t m, int64_t n, int64_t k) const {
+  mkGemmAllReduceArgs_t args;
+  MK_INIT(&args, MK_ID_GEMM_ALL_REDUCE_ARGS);
+  fillArguments(&args, operands, m, m, n, k);
+  return args;
+}
+
+mkGemmReduceScatterArgs_t Session::scatterArguments(const Operands& operands, int64_t m, int64_t rows, int64_t n,
+                                                    int64_t k) const {
+  mkGemmReduceScatterArgs_t args;
+  MK_INIT(&args, MK_ID_GEMM_REDUCE_SCATTER_ARGS);
+  fillArguments(&args, operands, m, rows, n, k);
   return args;
 }
 
@@ -152,7 +165,7 @@ void Session::choose(int op, const void* args, int nodes, Row* row) {
   const bool sums = op == MK_OP_GEMM_ALL_REDUCE;
   const uint32_t first = sums ? MK_EXCHANGE_SWAP : MK_EXCHANGE_DIRECT,
                  last = sums ? MK_EXCHANGE_HOME : MK_EXCHANGE_RING;
-  if (nodes > 1 &&
+  if (nodes > 1 && op != MK_OP_GEMM_REDUCE_SCATTER &&
       (options_.exchange ? tune.exchange != options_.exchange : tune.exchange < first || tune.exchange > last)) {
     world_.die(exitLibrary, "mkTuneQuery: exchange " + std::to_string(tune.exchange) + ", asked for " +
                                 std::to_string(options_.exchange));

@@ -50,6 +50,9 @@ class Session {
 
   // k: this rank's part.  The result refers to the options and to this session.
   mkGemmAllReduceArgs_t arguments(const Operands& operands, int64_t m, int64_t n, int64_t k) const;
+  // rows: this rank's, of C.
+  mkGemmReduceScatterArgs_t scatterArguments(const Operands& operands, int64_t m, int64_t rows, int64_t n,
+                                             int64_t k) const;
   // For arguments of another operation.
   const mkTune_t* tune() const { return options_.tuned() ? &tune_ : nullptr; }
   // Asks what would be used for an operation (MK_OP_...) with these arguments, into the row.  Collective.
@@ -66,6 +69,9 @@ class Session {
   void destroy();
 
  private:
+  template <typename Args>
+  void fillArguments(Args* args, const Operands& operands, int64_t m, int64_t rows, int64_t n, int64_t k) const;
+
   World& world_;
   const Options& options_;
   mkComm_t comm_ = nullptr;

@@ -39,6 +39,21 @@ inline RowShare rowsOf(int64_t m, int rank, int ranks) {
   return {first, std::min(m, first + height) - first};
 }
 
+// GEMM+ReduceScatter: a rank sums in its node what is for the ranks with its local rank, and sends each of the other nodes' theirs.
+inline Traffic gemmReduceScatterTraffic(const Options& options, const Row& row, const RunInfo& run) {
+  Traffic traffic;
+  for (const RankLine& me : run.lines) {
+    uint64_t rows = 0;
+    for (const RankLine& other : run.lines) {
+      if (other.localRank == me.localRank && other.node != me.node)
+        rows += static_cast<uint64_t>(rowsOf(row.m, other.rank, run.ranks).rows);
+    }
+    traffic.perRank.push_back(rows * static_cast<uint64_t>(row.n) * info(options.wire).bytes);
+    traffic.total += traffic.perRank.back();
+  }
+  return traffic;
+}
+
 // AllGather+GEMM: a rank's rows reach every other node once.  Direct: it sends them to each.  Ring: it sends to the next node
 // what that lacks of the rail's rows, which is all but that node's own.
 inline Traffic allGatherGemmTraffic(const Options& options, const Row& row, const RunInfo& run) {
