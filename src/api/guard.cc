@@ -35,6 +35,8 @@ constexpr struct {
     {MK_ID_PARAM_INFO, "mkParamInfo_t"},
     {MK_ID_TUNE, "mkTune_t"},
     {MK_ID_GEMM_ALL_REDUCE_ARGS, "mkGemmAllReduceArgs_t"},
+    {MK_ID_GEMM_REDUCE_SCATTER_ARGS, "mkGemmReduceScatterArgs_t"},
+    {MK_ID_ALL_GATHER_GEMM_ARGS, "mkAllGatherGemmArgs_t"},
 };
 
 const char* structName(uint32_t id) {

@@ -61,7 +61,7 @@ void activate(protocol::Activation activation, float* values, uint64_t count) {
       for (uint64_t i = 0; i < count; ++i) values[i] = values[i] < 0 ? 0 : values[i];  // NaN stays
       break;
     case protocol::Activation::gelu:
-      for (uint64_t i = 0; i < count; ++i) values[i] *= 0.5f * (1.0f + std::erf(values[i] * kInvSqrt2));
+      for (uint64_t i = 0; i < count; ++i) values[i] *= 0.5f * std::erfc(-values[i] * kInvSqrt2);
       break;
     case protocol::Activation::silu:
       for (uint64_t i = 0; i < count; ++i) values[i] /= 1.0f + std::exp(-values[i]);

@@ -1,4 +1,4 @@
-// Whole GEMM+AllReduce over queues that agents write themselves: communicators of several nodes, the ibgda plugin, and the
+// Whole operations over queues that agents write themselves: communicators of several nodes, the ibgda plugin, and the
 // software network card behind it.
 #include <dlfcn.h>
 
@@ -57,7 +57,7 @@ Case shape(int64_t m, int64_t n, int64_t k) {
 
 }  // namespace
 
-TEST_CASE("GEMM+AllReduce posted by agents") {
+TEST_CASE("operations posted by agents") {
   const World world = GENERATE(World{2, 1}, World{2, 2}, World{3, 2}, World{4, 1});
   if (test::kBrief && world.nodes != 3) return;
   INFO(world.nodes << " nodes of " << world.locals);
@@ -69,7 +69,9 @@ TEST_CASE("GEMM+AllReduce posted by agents") {
   Case wide = shape(256, 512, 128);
   wide.out = mkFloat32;
   wide.tune.chunkTiles = 1;
-  run(world, {shape(64, 64, 96), transposed, wide, shape(1, 8, 64)}, test::kBrief ? 1 : 3);
+  Case scatter = shape(129, 200, 256);
+  scatter.op = MK_OP_GEMM_REDUCE_SCATTER;
+  run(world, {shape(64, 64, 96), transposed, wide, shape(1, 8, 64), scatter}, test::kBrief ? 1 : 3);
   const Counts after = counts();
   CHECK(after.payloads > before.payloads);
   CHECK(after.inlines > after.payloads - before.payloads);

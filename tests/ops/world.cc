@@ -216,14 +216,18 @@ Args Operands::argsOf(uint32_t id) const {
 template <class Call>
 auto Operands::withArgs(const Call& call) const {
   if (case_.op == MK_OP_GEMM_REDUCE_SCATTER) {
-    const auto args = argsOf<mkGemmReduceScatterArgs_t>(MK_ID_GEMM_REDUCE_SCATTER_ARGS);
-    return call(&args);
+    const mkGemmReduceScatterArgs_t x = scatterArgs();
+    return call(&x);
   }
   const mkGemmAllReduceArgs_t x = args();
   return call(&x);
 }
 
 mkGemmAllReduceArgs_t Operands::args() const { return argsOf<mkGemmAllReduceArgs_t>(MK_ID_GEMM_ALL_REDUCE_ARGS); }
+
+mkGemmReduceScatterArgs_t Operands::scatterArgs() const {
+  return argsOf<mkGemmReduceScatterArgs_t>(MK_ID_GEMM_REDUCE_SCATTER_ARGS);
+}
 
 size_t Operands::workspace() const {
   size_t bytes = 0;

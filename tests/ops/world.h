@@ -69,6 +69,7 @@ class Operands {
   Operands& operator=(const Operands&) = delete;
 
   mkGemmAllReduceArgs_t args() const;  // of a case of that operation
+  mkGemmReduceScatterArgs_t scatterArgs() const;
   size_t workspace() const;
   void reserve() const;
   mkResult_t launch(mkStream_t stream = nullptr) const;
