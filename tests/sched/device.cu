@@ -4,6 +4,7 @@
 #include "sched/ag_gemm.h"
 #include "sched/gemm_ar.h"
 #include "sched/gemm_rs.h"
+#include "sched/rs_order.h"
 
 using namespace mk::sched;
 
@@ -52,12 +53,14 @@ extern "C" __global__ void mkAgSchedOnDevice(AgGemmShape shape, GemmChoice choic
   mine[7] = p.hash().value();
 }
 
-extern "C" __global__ void mkRsSchedOnDevice(GemmRsShape shape, GemmChoice choice, uint64_t* out) {
+extern "C" __global__ void mkRsSchedOnDevice(GemmRsShape shape, GemmChoice choice, RsOrder order, uint64_t* out) {
   const GemmRsPlan p = planGemmRs(shape, choice, gridDim.x);
   const GemmRsTile t = p.at(threadIdx.x);
+  const RsStep step = order.at(threadIdx.x);
   uint64_t* mine = out + 4 * threadIdx.x;
   mine[0] = t.shape.row * p.shape.n + t.shape.col + p.elementsBefore(t) + p.elementsOfChunk(t.node, t.local, t.chunk);
   mine[1] = p.partial(t, p.place().local) + p.nodeSum(t.node, t.chunk) + p.arrivedSum(t.chunk, 0, p.place().node);
   mine[2] = p.partialFlag(t, p.place().local, 1) + p.nodeSumFlag(t.node, t.chunk) + p.slot(t.chunk);
   mine[3] = p.netBytesSent() + p.netMessagesSent() + p.nvlinkBytesSent() + p.workspace() + p.counterWords();
+  out[step.tile] = step.row + step.firstRow + step.ownedTile + step.ownedChunk + (step.exists ? step.owner : 0);
 }

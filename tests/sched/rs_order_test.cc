@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "rs_worlds.h"
+#include "sched/rs_order.h"
 
 namespace mk::sched::test {
 namespace {
@@ -32,6 +33,40 @@ TEST_CASE("a rank's order has every tile of every rank's rows once") {
     }
   });
   CHECK(tiles > 100000);
+}
+
+TEST_CASE("the order of a reduce-scatter in 32 bits is the plan's") {
+  uint64_t positions = 0;
+  const auto compare = [&](const GemmRsPlan& p) {
+    const RsOrder order(p);
+    MUST(order.positions == p.positions(), describe(p));
+    for (uint32_t i = 0; i < order.positions; ++i, ++positions) {
+      const RsStep got = order.at(i);
+      const GemmRsTile want = p.at(i);
+      MUST(got.exists == want.exists && got.node == want.node && got.owner == want.local, describe(p)
+                                                                                              << ", position " << i);
+      if (!want.exists) continue;
+      MUST(got.tile == want.tile && got.row == want.shape.row && got.col == want.shape.col &&
+               got.rows == want.shape.rows && got.cols == want.shape.cols && got.firstRow == want.firstRow &&
+               got.ownedTile == p.railTile(want) && got.ownedChunk == p.railChunk(want.node, want.chunk),
+           describe(p) << ", position " << i << ": tile " << got.tile << ", the plan's " << want.tile);
+    }
+  };
+  forScatters([&](const Scatter& s) {
+    for (const GemmRsPlan& p : s.plans) compare(p);
+  });
+  // As on a GPU, with more rows of tiles than a group has, and shards that end within one.
+  for (const uint64_t m : {9 * 4 * 256, 9 * 4 * 256 - 700, 9 * 4 * 256 - 2600, 8 * 256, 300}) {
+    GemmChoice choice;
+    choice.tileM = 256;
+    choice.tileN = 128;
+    choice.parts = 2;
+    for (const World world : {World{1, 4}, World{2, 2}, World{4, 1}}) {
+      const Scatter s = scatterOf(world, m, 1000, choice, world.nodes == 2);
+      for (const GemmRsPlan& p : s.plans) compare(p);
+    }
+  }
+  CHECK(positions > 100000);
 }
 
 TEST_CASE("other nodes' rows come first, and within a node's those that peers collect") {
