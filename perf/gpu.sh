@@ -108,6 +108,8 @@ if has perf; then
   if [ "$gpus" -ge 2 ] && [ $((gpus % 2)) -eq 0 ]; then
     perf 160 "$gpus" --nodes 2 -b 1K -e 16K --N 8K --K 8K --trans-b --limit 150 --json "$results/nodes.json" || true
   fi
+  run perf 250 "$build/tests/queue/gpu_queue" measure || true
+  run perf 120 "$build/tests/ibgda/gpu_test" compare || true
   perf 60 "$gpus" -b 1 -e 1001 -i 250 --N 1000 --K 1000 -d fp16 --out fp32 --bias -G 1 --limit 50 || true
 fi
 

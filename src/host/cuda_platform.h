@@ -57,6 +57,9 @@ class CudaPlatform final : public Platform {
   void raiseFlag(uint64_t offset, uint64_t value) override;
   void revoke() override;
 
+  // What launches are given of this rank; for tests that launch kernels of their own.
+  const kernels::RankMemory& launchMemory() const { return memory_; }
+
   bool asynchronous() const override { return true; }
   void planGemmAr(const sched::GemmArShape& shape, const sched::GemmChoice& choice, GemmArCall* call) const override;
   protocol::FailRecord runGemmAr(const GemmArCall& call, mkStream_t stream) override;
