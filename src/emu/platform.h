@@ -111,6 +111,14 @@ class BasePlatform {
     return true;
   }
   uint64_t ownAdd(uint64_t word, uint64_t n) { return memory_.ownWord(word).fetch_add(n, std::memory_order_acq_rel); }
+  uint64_t look(const protocol::FarWord& far) {
+    const uint64_t value = ownLoad(far.word);
+    memory_.ownWord(far.seen).store(value, std::memory_order_release);
+    return value;
+  }
+  bool waitFar(const protocol::FarWord& far, uint64_t value, const protocol::Why& why) {
+    return wait(protocol::own(far.word), value, protocol::Match::atLeast, why);
+  }
   uint64_t ownLoad(uint64_t word) { return memory_.ownWord(word).load(std::memory_order_acquire); }
   void ownReset(uint64_t word) { memory_.ownWord(word).store(0, std::memory_order_relaxed); }
 

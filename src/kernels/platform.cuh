@@ -59,9 +59,26 @@ class LanePlatform {
   __device__ __forceinline__ bool wait(const protocol::Ref& r, uint64_t value, protocol::Match match,
                                        const protocol::Why& why, uint64_t* seenOut = nullptr) {
     uint64_t* const w = word(r);
+    return poll([w] { return loadAcquire(w); }, value, match, why, seenOut);
+  }
+  __device__ __forceinline__ bool waitFar(const protocol::FarWord& far, uint64_t value, const protocol::Why& why) {
+    return poll([&] { return look(far); }, value, protocol::Match::atLeast, why, nullptr);
+  }
+  // Nobody waits for whoever is looking: it is done when its read is, and what it saw then may be seen.
+  __device__ __forceinline__ uint64_t look(const protocol::FarWord& far) {
+    if (loadRelaxed(own(far.looking)) != 0 || addRelaxed(own(far.looking), 1) != 0) return loadAcquire(own(far.seen));
+    const uint64_t value = loadAcquire(own(far.word));
+    storeReleaseDevice(own(far.seen), value);
+    storeRelaxed(own(far.looking), 0);
+    return value;
+  }
+
+  template <class Load>
+  __device__ __forceinline__ bool poll(Load&& load, uint64_t value, protocol::Match match, const protocol::Why& why,
+                                       uint64_t* seenOut) {
     uint64_t since = 0;
     for (uint32_t polls = 0;; ++polls) {
-      const uint64_t seen = loadAcquire(w);
+      const uint64_t seen = load();
       if (matches(seen, value, match)) {
         if (seenOut != nullptr) *seenOut = seen;
         return true;
@@ -223,6 +240,12 @@ class BlockPlatform {
   }
   __device__ __forceinline__ uint64_t ownLoad(uint64_t index) {
     return together([&] { return lane_.ownLoad(index); });
+  }
+  __device__ __forceinline__ uint64_t look(const protocol::FarWord& far) {
+    return together([&] { return lane_.look(far); });
+  }
+  __device__ __forceinline__ bool waitFar(const protocol::FarWord& far, uint64_t value, const protocol::Why& why) {
+    return together([&] { return lane_.waitFar(far, value, why); }) != 0;
   }
   __device__ __forceinline__ const protocol::Mlx5Queue* cardQueue(uint32_t node) const { return lane_.cardQueue(node); }
   template <class Work>

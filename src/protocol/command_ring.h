@@ -12,8 +12,7 @@ namespace mk::protocol {
 // Words of the rank's private memory that count room, and how much of it a write needs.
 struct Room {
   uint64_t taken;
-  uint64_t seen;   // a copy of the next, which may be dear to look at, or the same word
-  uint64_t freed;  // counted up by the proxy
+  FarWord freed;  // counted up by the proxy
   uint64_t capacity, needed;
 
   MK_HD bool lacking(uint64_t takenBefore, uint64_t freedSeen) const {
@@ -23,8 +22,14 @@ struct Room {
 
 template <class P>
 MK_HD Room roomFor(const P& p, const Mlx5Queue* queue, const Write& w) {
-  if (queue == nullptr) return {OwnLayout::ringTaken, OwnLayout::credits, OwnLayout::credits, p.ringSlots(), 1};
-  return {queue->word(Mlx5Queue::taken), queue->word(Mlx5Queue::seen), queue->retiredWord, queue->entryCount,
+  if (queue == nullptr)
+    return {OwnLayout::ringTaken,
+            {OwnLayout::credits, OwnLayout::creditsSeen, OwnLayout::creditsLooking},
+            p.ringSlots(),
+            1};
+  return {queue->word(Mlx5Queue::taken),
+          {queue->retiredWord, queue->word(Mlx5Queue::seen), queue->word(Mlx5Queue::looking)},
+          queue->entryCount,
           queue->blocksOf(w.bytes)};
 }
 
@@ -35,13 +40,9 @@ MK_HD bool tryPost(P& p, const Write& w) {
   const Room room = roomFor(p, queue, w);
   // A failed taker gives back what it took; others may meanwhile see less room than there is, never more.
   const uint64_t taken = p.ownAdd(room.taken, room.needed);
-  if (room.lacking(taken, p.ownLoad(room.seen))) {
-    const uint64_t freed = room.seen == room.freed ? 0 : p.ownLoad(room.freed);
-    if (room.seen == room.freed || room.lacking(taken, freed)) {
-      p.ownAdd(room.taken, ~room.needed + 1);
-      return false;
-    }
-    p.publish(own(room.seen), freed, Scope::device);
+  if (room.lacking(taken, p.ownLoad(room.freed.seen)) && room.lacking(taken, p.look(room.freed))) {
+    p.ownAdd(room.taken, ~room.needed + 1);
+    return false;
   }
   // Counts the commands of all queues.
   const uint64_t number = p.ownAdd(OwnLayout::ringTail, 1);
@@ -78,9 +79,9 @@ MK_HD bool post(P& p, const Write& w) {
   const Room room = roomFor(p, queue, w);
   while (!tryPost(p, w)) {
     // Producer: the proxy, which counts up the word as it reads slots of the ring, or as the card is done with entries.
-    const uint64_t seen = p.ownLoad(room.freed);
+    const uint64_t seen = p.look(room.freed);
     if (!room.lacking(p.ownLoad(room.taken), seen)) continue;
-    if (!p.wait(own(room.freed), seen + 1, Match::atLeast, why)) return false;
+    if (!p.waitFar(room.freed, seen + 1, why)) return false;
   }
   return true;
 }

@@ -23,6 +23,7 @@ struct Mlx5Queue {
     requests,     // agents that ask for the doorbell; not 0: somebody is in charge
     posted,       // blocks the card has been told of; of whoever is in charge
     seen,         // how far the card had come when an agent last looked
+    looking,      // not 0: an agent is looking (GPU)
     retired = 8,  // blocks the card is done with; written by the proxy (CPU; elsewhere see retiredWord)
     firstMark = 16
   };

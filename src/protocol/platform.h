@@ -8,6 +8,8 @@
 //   publish   everything stored before by this agent, or acquired by it, is visible to whoever acquires the value at that scope.
 //   claim     next number of a counter of this rank; relaxed.
 //   arrive    counts one arrival of `total`; true for the last, who has then acquired what the others released; resets to 0.
+//   look      a far word (acquire), as it is or as another agent, who is looking, has last seen it; waitFar: until it is at least so
+//             much, as wait.  On a GPU reads of one word of the host's queue up, so one agent reads for all.
 //   ownAdd, ownLoad (acquire), ownReset: words of this rank's private memory.
 //   storeCommand  fills a slot of the ring, header last with release.
 //   cardQueue     the network card's own queue to a node, for agents to write; null: commands go to the ring.  For all nodes or none.
@@ -43,6 +45,8 @@ concept Platform = requires(P p, const P q, Ref r, Why why, uint64_t v, uint64_t
   p.write(r, v);
   { p.claim(v) } -> std::same_as<uint64_t>;
   { p.arrive(v, v) } -> std::same_as<bool>;
+  { p.look(FarWord{}) } -> std::same_as<uint64_t>;
+  { p.waitFar(FarWord{}, v, why) } -> std::same_as<bool>;
   { p.ownAdd(v, v) } -> std::same_as<uint64_t>;
   { p.ownLoad(v) } -> std::same_as<uint64_t>;
   p.ownReset(v);

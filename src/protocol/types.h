@@ -145,12 +145,21 @@ struct OwnLayout {
     cardBytes,      // payload that agents have posted to cards' queues
     cardMessages,
     claimMove,
+    creditsSeen,     // credits as an agent last saw them
+    creditsLooking,  // not 0: an agent is looking (GPU)
     countWords = 32
   };
   // Flags by which control lets others write to a peer: its heap and its window.
   MK_HD static constexpr uint64_t peerOpen(uint32_t local) { return countWords + local; }
   MK_HD static constexpr uint64_t railOpen(uint32_t locals, uint32_t node) { return countWords + locals + node; }
   MK_HD static constexpr uint64_t firstCounter(uint32_t locals, uint32_t nodes) { return countWords + locals + nodes; }
+};
+
+// A word of the private memory that the host counts up and that may lie with it, and what agents have of it at hand.
+struct FarWord {
+  uint64_t word;
+  uint64_t seen;     // as an agent last saw it
+  uint64_t looking;  // not 0: one is looking
 };
 
 MK_HD constexpr Ref own(uint64_t word) { return Ref{Space::own, 0, word * 8}; }

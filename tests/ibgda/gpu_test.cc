@@ -90,6 +90,7 @@ class HostPoster {
     return own_[word] - n;
   }
   uint64_t ownLoad(uint64_t word) { return own_[word]; }
+  uint64_t look(const protocol::FarWord& far) { return own_[far.seen] = own_[far.word]; }
   void write(const protocol::Ref& r, uint64_t value) { own_[r.offset / 8] = value; }
   void publish(const protocol::Ref& r, uint64_t value, protocol::Scope) { write(r, value); }
   void storeCommand(uint64_t, const mkCommand_t&) {}

@@ -50,6 +50,7 @@ class WeakPlatform {
   const Mlx5Queue* cardQueue(uint32_t node) const { return &memory_.cardQueues[node]; }
   uint64_t ownAdd(uint64_t word, uint64_t n) { return memory_.ownWord(word).fetch_add(n); }
   uint64_t ownLoad(uint64_t word) { return memory_.ownWord(word).load(); }
+  uint64_t look(const protocol::FarWord& far) { return memory_.ownWord(far.seen) = ownLoad(far.word); }
   void write(const protocol::Ref& r, uint64_t value) { memory_.flag(r).store(value); }
   void publish(const protocol::Ref& r, uint64_t value, protocol::Scope) { write(r, value); }
   void storeCommand(uint64_t, const mkCommand_t&) {}
