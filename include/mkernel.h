@@ -169,6 +169,9 @@ typedef int (*mkAllgatherFn)(const void* send, void* recv, size_t bytes, void* u
 MK_EXPORT mkResult_t mkCommInitAllgather(mkComm_t* comm, int nranks, int rank, mkAllgatherFn fn, void* user,
                                          const mkConfig_t* config);
 
+#define MK_NET_PATH_DIRECT 1u /* the network reads and writes the memory the agents use */
+#define MK_NET_PATH_STAGED 2u /* it cannot on some rank (or MKERNEL_NET_STAGING=1): by copies in pinned host memory */
+
 typedef struct {
   uint32_t structSize, structId; /* MK_ID_COMM_INFO; set both before the call */
   int32_t nranks, rank;
@@ -183,6 +186,8 @@ typedef struct {
   uint64_t netBatches;             /* submissions to the network so far; one carries up to eight commands */
   const char* platform;            /* "cpu" or "cuda" */
   const char* transport;           /* "" with one node */
+  uint32_t netPath; /* MK_NET_PATH_...; 0 with one node.  MKERNEL_DEBUG=INFO says why, and how memory is registered */
+  uint32_t reserved0;
 } mkCommInfo_t;
 /* Strings live as long as the communicator.  Any thread. */
 MK_EXPORT mkResult_t mkCommQuery(mkComm_t comm, mkCommInfo_t* info);

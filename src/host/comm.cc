@@ -118,6 +118,7 @@ void Comm::query(mkCommInfo_t* info) const {
   info->platform = settings_.platform.c_str();
   info->transport = transportName_.c_str();
   if (proxy_ != nullptr) {
+    info->netPath = staged_ ? MK_NET_PATH_STAGED : MK_NET_PATH_DIRECT;
     info->netBytesSent = proxy_->counters().payloadBytes.load() + platform_->word(OwnLayout::cardBytes);
     info->netMessagesSent = proxy_->counters().payloadMessages.load() + platform_->word(OwnLayout::cardMessages);
     info->netBatches = proxy_->counters().batches.load();

@@ -134,6 +134,7 @@ class Comm : public std::enable_shared_from_this<Comm> {
   const int nranks_, rank_;
   const pid_t pid_;
   std::string transportName_;
+  bool staged_ = false;  // the network goes through host memory
 
   // In order of construction; destroyed from the last to the first.
   std::unique_ptr<Platform> platform_;

@@ -186,6 +186,19 @@ void Comm::setUpNetwork(const std::vector<std::string>& gpus) {
     }
     proxy_->connect(rail, settings_.initTimeoutMs);
   });
+  // All ranks do as the one that cannot do better.
+  std::string reason;
+  together("asking whether the network reaches the heap", [&] { reason = proxy_->stagingReason(); });
+  reason.resize(std::min<size_t>(reason.size(), 1000));
+  const auto reasons =
+      bootstrap_->allgather({reinterpret_cast<const uint8_t*>(reason.data()), reason.size()}, "staging");
+  const auto first = std::find_if(reasons.begin(), reasons.end(), [](const auto& r) { return !r.empty(); });
+  if (first == reasons.end()) return;
+  MK_INFO(net, "transport %s: all goes through pinned host memory; rank %d: %.*s", transportName_.c_str(),
+          static_cast<int>(first - reasons.begin()), static_cast<int>(first->size()),
+          reinterpret_cast<const char*>(first->data()));
+  together("network memory on the host", [&] { proxy_->stage(); });
+  staged_ = true;
 }
 
 void Comm::growTo(uint64_t workspace) {

@@ -34,6 +34,7 @@ class CpuPlatform final : public Platform {
   void setCards(const std::vector<protocol::Mlx5Queue>& queues) override;
   uint64_t* cardRetired(uint32_t node) override { return own_.get() + memory_.cardQueues[node].retiredWord; }
   void raiseFlag(uint64_t offset, uint64_t value) override;
+  std::unique_ptr<HeapCopies> makeCopies(uint32_t marks) override;
   void revoke() override { memory_.ownWord(protocol::OwnLayout::revoked).store(1, std::memory_order_release); }
 
   bool asynchronous() const override { return false; }

@@ -55,6 +55,7 @@ class CudaPlatform final : public Platform {
   void dropCards() override;
   uint64_t* cardRetired(uint32_t node) override { return memory_.host + kernels::HostWords::retired(node); }
   void raiseFlag(uint64_t offset, uint64_t value) override;
+  std::unique_ptr<HeapCopies> makeCopies(uint32_t marks) override;
   void revoke() override;
 
   // What launches are given of this rank; for tests that launch kernels of their own.

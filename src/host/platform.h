@@ -57,6 +57,23 @@ class HeapMemory {
   virtual int descriptor(uint32_t part, uint64_t* offset) const = 0;
 };
 
+// Copies between the own heap and host memory, for a network that cannot reach the heap (staging.h).  Each lane keeps its order;
+// nothing waits.  The proxy's thread, but for what its own documentation says.  Throws mkErrorUnhandledCuda.
+class HeapCopies {
+ public:
+  enum Lane : uint32_t { out, in };
+  virtual ~HeapCopies() = default;  // waits for copies under way; any thread
+  // Makes host memory fit for it.  Before the first copy; any thread.
+  virtual void pin(void* memory, uint64_t bytes) = 0;
+  virtual void copyOut(void* to, uint64_t offset, uint64_t bytes) = 0;
+  virtual void copyIn(uint64_t offset, const void* from, uint64_t bytes) = 0;
+  // Raises a flag of the heap: whoever sees it sees all that was copied in before.
+  virtual void raise(uint64_t offset, uint64_t value) = 0;
+  // A number, from 1 and up in each lane, that has passed when all that the lane was given before has been done.
+  virtual uint64_t mark(Lane lane) = 0;
+  virtual bool passed(Lane lane, uint64_t mark) = 0;
+};
+
 // A stretch of the caller's memory that is to become a window.
 struct WindowExport {
   std::vector<uint8_t> claim;  // what importWindow() needs on the other ranks of the node
@@ -136,6 +153,8 @@ class Platform {
   virtual uint64_t completions() const = 0;
   // Raises the flag at this offset of the own heap, for agents to see.  The proxy's thread.
   virtual void raiseFlag(uint64_t offset, uint64_t value) = 0;
+  // With at most so many marks of a lane that have not passed.  After setUp().
+  virtual std::unique_ptr<HeapCopies> makeCopies(uint32_t marks) = 0;
   // Makes agents leave, also those of launches to come.  Any thread.
   virtual void revoke() = 0;
 

@@ -7,8 +7,10 @@
 #include "host/affinity.h"
 #include "host/error.h"
 #include "host/log.h"
+#include "host/params.h"
 #include "host/thread.h"
 
+#include <sys/prctl.h>
 #include <time.h>
 
 namespace mk {
@@ -17,8 +19,15 @@ namespace {
 
 constexpr int kBatch = 8;                   // commands per submission
 constexpr uint64_t kBatchWindowNs = 2'000;  // how long a command waits for company
-constexpr uint32_t kSpins = 200;            // rounds without work before the thread sleeps
+constexpr uint32_t kSpins = 200;            // rounds without work before the core is offered to others
+constexpr uint64_t kLingerNs = 2'000'000;   // the thread sleeps so long after work, or the beginning of an operation
 constexpr long kSleepNs = 20'000;
+
+void pauseCore() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
 
 }  // namespace
 
@@ -51,6 +60,33 @@ void Proxy::connect(const std::vector<uint8_t>& addresses, int timeoutMs) {
     fail(static_cast<mkResult_t>(r), "transport %s cannot connect: %s", transport_->name.c_str(), lastError().c_str());
 }
 
+int Proxy::registerPart(uint32_t index, void** handle, uint8_t* key) {
+  const Heap::Part part = heap_.part(index);
+  mkTransportMemory_t m = {};
+  m.structSize = sizeof(m);
+  m.kind = heap_.memoryKind();
+  m.address = heap_.base(heap_.localRank()) + part.offset;
+  m.bytes = part.bytes;
+  m.fdOffset = part.offset;
+  m.fd = heap_.descriptor(index, &m.fdOffset);
+  return transport_->table->registerMemory(endpoint_, &m, handle, key);
+}
+
+std::string Proxy::stagingReason() {
+  if (params().netStaging != 0) return "MKERNEL_NET_STAGING asks for it";
+  void* handle = nullptr;
+  uint8_t key[MK_TRANSPORT_KEY_BYTES] = {};
+  // The control part stands for the others.  What else may be wrong will be said when they are registered.
+  const int r = registerPart(0, &handle, key);
+  if (r == mkErrorNotSupported) return lastError();
+  if (r == 0) transport_->table->deregisterMemory(endpoint_, handle);
+  return {};
+}
+
+void Proxy::stage() {
+  staging_ = std::make_unique<Staging>(transport_, endpoint_, node_, nodes_, heap_.base(heap_.localRank()), platform_);
+}
+
 std::vector<uint8_t> Proxy::registerHeap() {
   std::vector<uint8_t> keys(Heap::kParts * MK_TRANSPORT_KEY_BYTES);
   for (uint32_t i = 0; i < Heap::kParts; ++i) {
@@ -59,24 +95,24 @@ std::vector<uint8_t> Proxy::registerHeap() {
       local_[i] = nullptr;
     }
     parts_[i] = heap_.part(i);
-    if (parts_[i].bytes == 0) continue;
-    mkTransportMemory_t m = {};
-    m.structSize = sizeof(m);
-    m.kind = heap_.memoryKind();
-    m.address = heap_.base(heap_.localRank()) + parts_[i].offset;
-    m.bytes = parts_[i].bytes;
-    m.fdOffset = parts_[i].offset;
-    m.fd = heap_.descriptor(i, &m.fdOffset);
-    if (const int r = transport_->table->registerMemory(endpoint_, &m, &local_[i], &keys[i * MK_TRANSPORT_KEY_BYTES]);
-        r != 0)
+    if (parts_[i].bytes == 0 || staged()) continue;
+    if (const int r = registerPart(i, &local_[i], &keys[i * MK_TRANSPORT_KEY_BYTES]); r != 0)
       fail(static_cast<mkResult_t>(r), "transport %s cannot register %llu bytes of the heap: %s",
-           transport_->name.c_str(), static_cast<unsigned long long>(m.bytes), lastError().c_str());
+           transport_->name.c_str(), static_cast<unsigned long long>(parts_[i].bytes), lastError().c_str());
+  }
+  if (staged()) {
+    staging_->setParts(parts_);
+    std::copy(staging_->key().begin(), staging_->key().end(), keys.begin());
   }
   return keys;
 }
 
 void Proxy::importHeap(uint32_t node, const std::vector<uint8_t>& keys, int timeoutMs) {
   if (keys.size() != Heap::kParts * MK_TRANSPORT_KEY_BYTES) fail(mkErrorInternal, "keys of %zu bytes", keys.size());
+  if (staged()) {
+    staging_->connect(node, keys.data(), timeoutMs);
+    return;
+  }
   for (uint32_t i = 0; i < Heap::kParts; ++i) {
     void*& remote = peers_[node].remote[i];
     if (remote != nullptr) {
@@ -126,6 +162,7 @@ void Proxy::stop() {
   if (endpoint_ != nullptr && transport_->table->close(endpoint_) != 0)
     MK_WARN(proxy, "transport %s: close: %s", transport_->name.c_str(), lastError().c_str());
   endpoint_ = nullptr;
+  staging_ = nullptr;
 }
 
 void Proxy::failed(int node, const std::string& text) {
@@ -137,11 +174,14 @@ void Proxy::failed(int node, const std::string& text) {
 void Proxy::loop() {
   try {
     static_cast<void>(platform_.bind());  // this thread's for good
+    // A sleep takes as long as it says and 50 us more, unless the thread says otherwise.
+    prctl(PR_SET_TIMERSLACK, 1UL, 0UL, 0UL, 0UL);
     moveNear(platform_.pciBusId());
   } catch (const std::exception& e) {
     failed(-1, e.what());
   }
   uint32_t idleRounds = 0;
+  uint64_t workedAt = nowNs(), entered = 0;
   for (;;) {
     const int wanted = wanted_.load(std::memory_order_acquire);
     if (wanted == 2) return;
@@ -161,9 +201,14 @@ void Proxy::loop() {
     } catch (const std::exception& e) {  // the device has failed
       failed(-1, e.what());
     }
-    if (worked) {
+    const uint64_t newest = std::atomic_ref<const uint64_t>(*shared_.enteredNewest).load(std::memory_order_relaxed);
+    if (worked || newest != entered) {
+      entered = newest;
+      workedAt = now;
       idleRounds = 0;
     } else if (++idleRounds < kSpins) {
+      pauseCore();
+    } else if (now - workedAt < kLingerNs) {
       std::this_thread::yield();
     } else {
       const timespec pause{0, kSleepNs};
@@ -198,7 +243,7 @@ bool Proxy::translate(const mkCommand_t& c, uint32_t node, mkTransportWrite_t* w
                     static_cast<unsigned long long>(from), static_cast<unsigned long long>(to));
       return false;
     }
-    if (c.bytes > transport_->properties.maxBytes) {
+    if (c.bytes > transport_->properties.maxBytes && !staged()) {
       *why = format("a message of %llu bytes; transport %s takes up to %llu: choose smaller chunks (tune.chunkTiles)",
                     static_cast<unsigned long long>(c.bytes), transport_->name.c_str(),
                     static_cast<unsigned long long>(transport_->properties.maxBytes));
@@ -207,7 +252,7 @@ bool Proxy::translate(const mkCommand_t& c, uint32_t node, mkTransportWrite_t* w
     w->source = heap_.base(heap_.localRank()) + from;
     w->localMemory = local_[source];
     w->remoteMemory = peers_[node].remote[destination];
-    w->remoteOffset = to - parts_[destination].offset;
+    w->remoteOffset = staged() ? to : to - parts_[destination].offset;
     w->bytes = c.bytes;
   }
   const uint64_t flag = sched::arrivalFlag(heap_.layout(), heap_.control(), c.slot, node_, c.epoch);
@@ -217,7 +262,7 @@ bool Proxy::translate(const mkCommand_t& c, uint32_t node, mkTransportWrite_t* w
     return false;
   }
   w->flagMemory = peers_[node].remote[flagPart];
-  w->flagOffset = flag - parts_[flagPart].offset;
+  w->flagOffset = staged() ? flag : flag - parts_[flagPart].offset;
   w->flagValue = c.epoch;
   w->immediate = mkImmediate(node_, c.slot, c.epoch);
   w->queue = mkHeaderQueue(c.header);
@@ -266,12 +311,15 @@ bool Proxy::submit(uint64_t now) {
     Peer& p = peers_[n];
     while (p.count > 0) {
       const size_t ready = std::min<size_t>(p.count, static_cast<size_t>(limit));
-      if (ready < static_cast<size_t>(limit) && now - p.queue[p.head].since < kBatchWindowNs) break;
+      // With nothing under way to that node, company would only cost time.
+      const bool quiet = p.unfinished.load(std::memory_order_relaxed) == p.count;
+      if (ready < static_cast<size_t>(limit) && !quiet && now - p.queue[p.head].since < kBatchWindowNs) break;
       mkTransportWrite_t batch[kBatch];
       for (size_t i = 0; i < ready; ++i) batch[i] = p.queue[(p.head + i) % p.queue.size()].write;
       int accepted = 0;
-      if (const int r =
-              transport_->table->post(endpoint_, static_cast<int>(n), batch, static_cast<int>(ready), &accepted);
+      const auto offered = static_cast<int>(ready);
+      if (const int r = staged() ? staging_->post(n, batch, offered, &accepted)
+                                 : transport_->table->post(endpoint_, static_cast<int>(n), batch, offered, &accepted);
           r != 0) {
         failed(static_cast<int>(n),
                format("transport %s: post to node %u: %s", transport_->name.c_str(), n, lastError().c_str()));
@@ -292,7 +340,9 @@ bool Proxy::submit(uint64_t now) {
 bool Proxy::collectEvents() {
   mkTransportEvent_t events[32];
   int count = 0;
-  if (const int r = transport_->table->poll(endpoint_, events, 32, &count); r != 0) {
+  if (const int r =
+          staged() ? staging_->poll(events, 32, &count) : transport_->table->poll(endpoint_, events, 32, &count);
+      r != 0) {
     failed(-1, format("transport %s: poll: %s", transport_->name.c_str(), lastError().c_str()));
     return false;
   }
@@ -336,7 +386,7 @@ bool Proxy::collectEvents() {
     completed_ += sent;
     std::atomic_ref<uint64_t>(*shared_.completions).store(completed_, std::memory_order_release);
   }
-  return count > 0;
+  return count > 0 || (staged() && staging_->busy());
 }
 
 void Proxy::arrived(int node, uint32_t immediate) {

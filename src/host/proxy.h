@@ -15,6 +15,7 @@
 
 #include "host/heap.h"
 #include "host/platform.h"
+#include "host/staging.h"
 #include "host/transport.h"
 #include "mkernel/queue.h"
 #include "protocol/mlx5_queue.h"
@@ -39,6 +40,12 @@ class Proxy {
   const std::vector<uint8_t>& address() const { return address_; }
   // By node; this node's own entry is ignored.
   void connect(const std::vector<uint8_t>& addresses, int timeoutMs);
+  // Why the network has to go through host memory: it cannot register the heap, or that is asked for.  "": it need not.  After
+  // connect().
+  std::string stagingReason();
+  // From now on it does, here and on all rail peers.  Before registerHeap().
+  void stage();
+  bool staged() const { return staging_ != nullptr; }
   // Registers the heap's parts as they are now; the keys go to the rail peers.  Again after the heap has grown, while paused.
   std::vector<uint8_t> registerHeap();
   // keys: registerHeap() of the peer on that node.
@@ -83,6 +90,7 @@ class Proxy {
   bool collectEvents();
   void arrived(int node, uint32_t immediate);
   bool takeQueues();
+  int registerPart(uint32_t index, void** handle, uint8_t* key);
   void retired(const mkTransportEvent_t& event);
   bool cardBusy(uint32_t node) const;
   bool translate(const mkCommand_t& command, uint32_t node, mkTransportWrite_t* write, std::string* why) const;
@@ -98,6 +106,7 @@ class Proxy {
   std::vector<uint8_t> address_;
   void* local_[Heap::kParts] = {};
   Heap::Part parts_[Heap::kParts];
+  std::unique_ptr<Staging> staging_;         // null: the network reaches the heap
   std::vector<Peer> peers_;                  // by node
   std::vector<protocol::Mlx5Queue> queues_;  // by node; empty unless agents write them
 

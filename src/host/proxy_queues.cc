@@ -14,7 +14,7 @@ using protocol::Mlx5Queue;
 // False: agents post to the ring.
 bool Proxy::takeQueues() {
   const mkTransport_t& table = *transport_->table;
-  if (params().directPost == 0 || transport_->properties.devicePosted == 0 || table.queueDescriptor == nullptr ||
+  if (staged() || params().directPost == 0 || transport_->properties.devicePosted == 0 || table.queueDescriptor == nullptr ||
       table.memoryDescriptor == nullptr)
     return false;
   std::vector<Mlx5Queue> taken(nodes_);

@@ -58,6 +58,8 @@ VALUE(MK_ID_GEMM_ALL_REDUCE_ARGS, 0x6d6b0010u);
 VALUE(MK_ID_GEMM_REDUCE_SCATTER_ARGS, 0x6d6b0011u);
 VALUE(MK_ID_ALL_GATHER_GEMM_ARGS, 0x6d6b0012u);
 VALUE(MK_MAX_DIMS, 5);
+VALUE(MK_NET_PATH_DIRECT, 1);
+VALUE(MK_NET_PATH_STAGED, 2);
 VALUE(MK_LAYOUT_KN, 1);
 VALUE(MK_LAYOUT_NK, 2);
 VALUE(MK_ACTIVATION_NONE, 1);
@@ -109,7 +111,7 @@ FIELD(mkConfig_t, initTimeoutMs, 44, 4);
 FIELD(mkConfig_t, teardownTimeoutMs, 48, 4);
 FIELD(mkConfig_t, maxSMs, 52, 4);
 
-STRUCT(mkCommInfo_t, 96, transport);
+STRUCT(mkCommInfo_t, 104, reserved0);
 FIELD(mkCommInfo_t, structSize, 0, 4);
 FIELD(mkCommInfo_t, structId, 4, 4);
 FIELD(mkCommInfo_t, nranks, 8, 4);
@@ -127,6 +129,8 @@ FIELD(mkCommInfo_t, netMessagesSent, 64, 8);
 FIELD(mkCommInfo_t, netBatches, 72, 8);
 FIELD(mkCommInfo_t, platform, 80, 8);
 FIELD(mkCommInfo_t, transport, 88, 8);
+FIELD(mkCommInfo_t, netPath, 96, 4);
+FIELD(mkCommInfo_t, reserved0, 100, 4);
 
 STRUCT(mkTune_t, 44, chunkRows);
 FIELD(mkTune_t, structSize, 0, 4);

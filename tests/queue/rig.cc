@@ -93,7 +93,7 @@ void die(const std::string& text) {
 Rig::Rig(int rank, const mkUniqueId_t& id, const std::string& transport, uint64_t workspace) : rank_(rank) {
   settings_ = makeSettings(mkConfig_t{});
   settings_.hostId = "rank " + std::to_string(rank);  // a node of its own
-  settings_.timeoutMs = static_cast<int>(10'000);
+  settings_.timeoutMs = 10'000;
   settings_.initTimeoutMs = kTimeoutMs;
   platform_ = std::make_unique<cuda::CudaPlatform>(settings_);
   Identity identity;
