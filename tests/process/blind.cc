@@ -10,7 +10,7 @@
 
 namespace {
 
-constexpr uint64_t kHeapBytes = uint64_t{1} << 32;  // of addresses, at least
+constexpr uint64_t kHeapBytes = uint64_t{1} << 30;  // of addresses, at least (MKERNEL_HEAP_MAX_BYTES in the tests)
 
 const mkTransport_t* inner = nullptr;
 thread_local bool refused = false;
