@@ -14,8 +14,8 @@ using protocol::Mlx5Queue;
 // False: agents post to the ring.
 bool Proxy::takeQueues() {
   const mkTransport_t& table = *transport_->table;
-  if (staged() || params().directPost == 0 || transport_->properties.devicePosted == 0 || table.queueDescriptor == nullptr ||
-      table.memoryDescriptor == nullptr)
+  if (staged() || params().directPost == 0 || transport_->properties.devicePosted == 0 ||
+      table.queueDescriptor == nullptr || table.memoryDescriptor == nullptr)
     return false;
   std::vector<Mlx5Queue> taken(nodes_);
   bool any = false;
