@@ -321,6 +321,7 @@ TEST_CASE("allgather: soak: a stream of mixed shapes") {
       c.beta = below(4) == 0 ? 0.75f : 0.0f;
       c.padding = 8 * below(2);
       c.seed = random();
+      c.activation = static_cast<uint32_t>(below(5));
       c.tune.chunkRows = static_cast<uint32_t>(below(9));
       c.tune.exchange = below(2) == 0 ? MK_EXCHANGE_DIRECT : MK_EXCHANGE_RING;
       c.tune.tileM = 16 * static_cast<uint32_t>(below(4));

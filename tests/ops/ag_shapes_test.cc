@@ -88,3 +88,17 @@ TEST_CASE("allgather: rows are in the order of global ranks, however those are d
   INFO(joined(errors));
   CHECK(errors.empty());
 }
+
+TEST_CASE("allgather: activations come last, of each rank's own") {
+  const World world = GENERATE(from_range(test::worlds({{1, 2}, {2, 2}})));
+  const auto errors = test::runWorld(world, [&](mkComm_t comm, int rank) {
+    for (uint32_t i = 0; i < 8; ++i) {
+      AgCase c{.m = 70, .n = 72, .k = 40, .bias = true, .alpha = 0.5f, .beta = -1.5f};
+      c.out = i % 2 == 0 ? mkFloat32 : mkBfloat16;
+      c.activation = (i + static_cast<uint32_t>(rank)) % 4 + 1;
+      test::runCase(c, world, rank, comm);
+    }
+  });
+  INFO(world.nodes << " nodes x " << world.locals << "\n" << joined(errors));
+  CHECK(errors.empty());
+}

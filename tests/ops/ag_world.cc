@@ -21,8 +21,8 @@ std::string AgCase::text() const {
   return std::to_string(m) + "x" + std::to_string(n) + "+" + std::to_string(nStep) + "x" + std::to_string(k) +
          (in == mkFloat16 ? " fp16" : " bf16") + (out == mkFloat32 ? " out fp32" : "") + (transposed ? " NK" : "") +
          (bias ? " bias" : "") + gathers[static_cast<int>(gather)] + (inPlace ? " in place" : "") + " alpha " +
-         std::to_string(alpha) + " beta " + std::to_string(beta) + " exchange " + std::to_string(tune.exchange) +
-         " chunkRows " + std::to_string(tune.chunkRows);
+         std::to_string(alpha) + " beta " + std::to_string(beta) + " activation " + std::to_string(activation) +
+         " exchange " + std::to_string(tune.exchange) + " chunkRows " + std::to_string(tune.chunkRows);
 }
 
 // ---- Matrices ----------------------------------------------------------------------------------------------------
@@ -152,6 +152,7 @@ mkAllGatherGemmArgs_t AgOperands::args() const {
   x.alpha = &case_.alpha;
   x.beta = &case_.beta;
   x.bLayout = case_.transposed ? MK_LAYOUT_NK : MK_LAYOUT_KN;
+  x.activation = case_.activation;
   x.tune = &tune_;
   return x;
 }
@@ -191,8 +192,10 @@ void AgOperands::checkC() const {
         ref += static_cast<double>(case_.beta) *
                element(case_.out, case_.seed, 4, uint64_t(rank_), uint64_t(i), uint64_t(j));
       if (case_.bias) ref += element(case_.out, case_.seed, 3, uint64_t(rank_), 0, uint64_t(j));
+      ref = activate(case_.activation, ref);
       // One rounding of the result, and fp32 sums.
-      const double bound = std::abs(case_.alpha) * magnitude(i, j) * 0x1p-20 + std::abs(ref) * unit * 1.01 + 1e-6;
+      const double bound = slope(case_.activation) * std::abs(case_.alpha) * magnitude(i, j) * 0x1p-20 +
+                           std::abs(ref) * unit * 1.01 + 1e-6;
       const double value = c_->value(i, j), error = std::abs(value - ref);
       if (!(error <= bound))
         throw "C(" + std::to_string(i) + ", " + std::to_string(j) + ") is " + std::to_string(value) + ", should be " +

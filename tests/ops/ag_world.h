@@ -18,7 +18,8 @@ struct AgCase {
   float alpha = 1, beta = 0;
   Gather gather = Gather::none;
   bool inPlace = false;  // a lies in `gathered`
-  mkTune_t tune = {};    // zero: automatic
+  uint32_t activation = 0;
+  mkTune_t tune = {};  // zero: automatic
   uint64_t seed = 1;
   int64_t padding = 0;  // extra elements per row of A, B, C and `gathered`
   std::string text() const;

@@ -2,6 +2,8 @@
 #pragma once
 
 #include <Eigen/Core>
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 #include <cstring>
 
@@ -65,6 +67,23 @@ inline mkTensor_t matrix(const void* data, mkDataType_t t, int64_t rows, int64_t
     x.strides[1] = 1;
   }
   return x;
+}
+
+inline double activate(uint32_t activation, double x) {
+  switch (activation) {
+    case MK_ACTIVATION_RELU:
+      return std::max(x, 0.0);
+    case MK_ACTIVATION_GELU:
+      return x / 2 * std::erfc(-x / std::sqrt(2.0));
+    case MK_ACTIVATION_SILU:
+      return x / (1 + std::exp(-x));
+    default:
+      return x;
+  }
+}
+// Largest slope, by which errors of its argument grow.
+inline double slope(uint32_t activation) {
+  return activation == MK_ACTIVATION_GELU || activation == MK_ACTIVATION_SILU ? 1.13 : 1;
 }
 
 }  // namespace test

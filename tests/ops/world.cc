@@ -246,23 +246,6 @@ mkResult_t launchArgs(mkComm_t comm, const mkGemmReduceScatterArgs_t* args, mkSt
   return mkGemmReduceScatter(comm, args, stream);
 }
 
-double activate(uint32_t activation, double x) {
-  switch (activation) {
-    case MK_ACTIVATION_RELU:
-      return std::max(x, 0.0);
-    case MK_ACTIVATION_GELU:
-      return x / 2 * std::erfc(-x / std::sqrt(2.0));
-    case MK_ACTIVATION_SILU:
-      return x / (1 + std::exp(-x));
-    default:
-      return x;
-  }
-}
-// Largest slope, by which errors of its argument grow.
-double slope(uint32_t activation) {
-  return activation == MK_ACTIVATION_GELU || activation == MK_ACTIVATION_SILU ? 1.13 : 1;
-}
-
 }  // namespace
 
 mkResult_t Operands::launch(mkStream_t stream) const {
