@@ -123,9 +123,10 @@ TEST_CASE("activations of single values, infinities and not-a-numbers included")
                                 : activation == MK_ACTIVATION_GELU ? x / 2 * std::erfc(-x / std::sqrt(2.0))
                                                                    : x / (1 + std::exp(-x));
           const double is = static_cast<double>(at[i]);
+          // Far out erfc(z) and exp(z) magnify the rounding of z, by up to 2 * z^2 = 200.
           const bool same = std::isnan(should)   ? std::isnan(is)
                             : std::isinf(should) ? is == should
-                                                 : std::abs(is - should) <= 1e-5 * std::abs(should) + 1e-37;
+                                                 : std::abs(is - should) <= 1e-4 * std::abs(should) + 1e-37;
           if (!same)
             throw "activation " + std::to_string(activation) + " of " + std::to_string(x) + " is " +
                 std::to_string(is) + ", should be " + std::to_string(should);
