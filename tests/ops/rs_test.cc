@@ -1,5 +1,6 @@
 // GEMM+ReduceScatter: what is its own among arguments, choices and places; and the values of the activations.
 #include <cmath>
+#include <cstdio>
 #include <limits>
 
 #include "ops/world.h"
@@ -21,6 +22,12 @@ void requireAll(const World& world, const std::function<void(mkComm_t, int)>& bo
   for (const auto& e : errors) all += e + "\n";
   INFO(world.nodes << " nodes x " << world.locals << "\n" << all);
   REQUIRE(errors.empty());
+}
+
+std::string format(uint32_t activation, double x, double is, double should) {
+  char text[120];
+  std::snprintf(text, sizeof(text), "activation %u of %g is %g, should be %g", activation, x, is, should);
+  return text;
 }
 
 }  // namespace
@@ -127,9 +134,7 @@ TEST_CASE("activations of single values, infinities and not-a-numbers included")
           const bool same = std::isnan(should)   ? std::isnan(is)
                             : std::isinf(should) ? is == should
                                                  : std::abs(is - should) <= 1e-4 * std::abs(should) + 1e-37;
-          if (!same)
-            throw "activation " + std::to_string(activation) + " of " + std::to_string(x) + " is " +
-                std::to_string(is) + ", should be " + std::to_string(should);
+          if (!same) throw format(activation, x, is, should);
         }
       }
     }
