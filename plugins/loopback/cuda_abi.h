@@ -3,10 +3,10 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 
 struct CUctx_st;
 struct CUstream_st;
-struct CUevent_st;
 
 namespace mk::loopback::cuda {
 
@@ -18,9 +18,8 @@ using DevicePtr = unsigned long long;
 using Allocation = unsigned long long;  // CUmemGenericAllocationHandle
 using Context = CUctx_st*;
 using Stream = CUstream_st*;
-using Event = CUevent_st*;
 
-constexpr unsigned kStreamNonBlocking = 1, kEventDisableTiming = 2, kHostAllocPortable = 1;
+constexpr unsigned kStreamNonBlocking = 1, kHostAllocPortable = 1;
 constexpr int kHandleFileDescriptor = 1, kLocationDevice = 1, kAccessReadWrite = 3;
 constexpr int kAttributeMemoryType = 2;
 constexpr unsigned kMemoryTypeDevice = 2;
@@ -32,6 +31,17 @@ struct AccessDescription {
   Location location;
   int flags;
 };
+
+// A store by the stream, after all before it on the stream are visible: CUstreamBatchMemOpParams with writeValue in it.
+struct MemOp {
+  int operation;
+  DevicePtr address;
+  uint64_t value;
+  unsigned flags;
+  DevicePtr alias;
+  uint64_t rest;
+};
+constexpr int kWriteValue64 = 5;
 
 // CALL(name here, symbol, parameters)
 #define MK_LOOPBACK_CUDA_CALLS(CALL)                                                                          \
@@ -53,10 +63,7 @@ struct AccessDescription {
   CALL(streamCreate, "cuStreamCreate", (Stream*, unsigned))                                                   \
   CALL(streamDestroy, "cuStreamDestroy_v2", (Stream))                                                         \
   CALL(streamQuery, "cuStreamQuery", (Stream))                                                                \
-  CALL(eventCreate, "cuEventCreate", (Event*, unsigned))                                                      \
-  CALL(eventDestroy, "cuEventDestroy_v2", (Event))                                                            \
-  CALL(eventRecord, "cuEventRecord", (Event, Stream))                                                         \
-  CALL(eventQuery, "cuEventQuery", (Event))                                                                   \
+  CALL(streamBatchMemOp, "cuStreamBatchMemOp_v2", (Stream, unsigned, MemOp*, unsigned))                       \
   CALL(memcpyAsync, "cuMemcpyAsync", (DevicePtr, DevicePtr, size_t, Stream))
 
 struct Calls {

@@ -25,8 +25,7 @@ Context currentContext(const Driver& driver) {
 
 }  // namespace
 
-Lanes::Lanes(size_t peers, uint32_t outstanding)
-    : driver_(driver()), outstanding_(outstanding), context_(currentContext(driver_)), lanes_(peers) {
+Lanes::Lanes(size_t peers) : driver_(driver()), context_(currentContext(driver_)), lanes_(peers) {
   driver_.check(driver_.ctxGetDevice(&device_), "cuCtxGetDevice", "the endpoint's GPU");
 }
 
@@ -61,7 +60,7 @@ std::shared_ptr<Mapping> Lanes::map(int peer, int fd, uint64_t bytes) {
   requireContext();
   sweep();
   std::unique_ptr<Lane>& lane = lanes_[static_cast<size_t>(peer)];
-  if (lane == nullptr) lane = std::make_unique<Lane>(driver_, peer, outstanding_);
+  if (lane == nullptr) lane = std::make_unique<Lane>(driver_, peer);
   mappings_.reserve(mappings_.size() + 1);
   auto mapping = std::make_shared<Mapping>(driver_, fd, bytes, device_);
   mappings_.push_back(mapping);

@@ -15,7 +15,7 @@ namespace mk::loopback::cuda {
 class Lanes {
  public:
   // For the context that is current in this thread.  Throws Failure where there is none, or no driver.
-  Lanes(size_t peers, uint32_t outstanding);
+  explicit Lanes(size_t peers);
   // Waits until nothing is under way, within a deadline.
   ~Lanes();
   Lanes(const Lanes&) = delete;
@@ -39,7 +39,6 @@ class Lanes {
   void requireContext() const;
 
   const Driver& driver_;
-  const uint32_t outstanding_;
   Context context_ = nullptr;
   Device device_ = 0;
   std::vector<std::unique_ptr<Lane>> lanes_;  // by peer; null: none of its memory has been imported

@@ -19,6 +19,7 @@ using namespace std::chrono_literals;
 
 // How often the connections are looked at: they tell of registrations and of the peers' ends.
 constexpr auto kHearEvery = 1ms;
+constexpr auto kPassEvery = 10us;
 
 int64_t nanoseconds(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
@@ -188,7 +189,7 @@ void Endpoint::sendAll(const Message& message, int fd) {
 }
 
 cuda::Lanes& Endpoint::gpu() {
-  if (gpu_ == nullptr) gpu_ = std::make_unique<cuda::Lanes>(peers_.size(), settings_.outstanding);
+  if (gpu_ == nullptr) gpu_ = std::make_unique<cuda::Lanes>(peers_.size());
   return *gpu_;
 }
 
@@ -322,7 +323,7 @@ int Endpoint::post(int index, const mkTransportWrite_t* writes, int count) {
     ++state.outstanding;
     nic_->submit(std::move(flight), nanoseconds(now));
   }
-  nic_->progress(nanoseconds(now), *this);
+  advance(now);
   if (gpu_ != nullptr) gpu_->flush();
   return static_cast<int>(take);
 }
@@ -342,7 +343,8 @@ Carrier::Outcome Endpoint::copy(const Flight& flight, uint64_t from, uint64_t to
 Carrier::Outcome Endpoint::notify(const Flight& flight) {
   if (flight.onGpu()) {
     if (flight.flagPlace != nullptr && flight.flagPlace->withdrawn()) return Outcome::gone;
-    return gpu_->lane(flight.peer).notify(flight) ? Outcome::done : Outcome::full;
+    gpu_->lane(flight.peer).notify(flight);
+    return Outcome::done;
   }
   if (flight.flagPlace != nullptr)
     return flight.flagPlace->storeFlag(flight.write.flagOffset, flight.write.flagValue) ? Outcome::done : Outcome::gone;
@@ -398,12 +400,21 @@ void Endpoint::hearPeers() {
   }
 }
 
+void Endpoint::advance(Clock::time_point now) {
+  if (gpu_ == nullptr) return nic_->progress(nanoseconds(now), *this);
+  // On a link of limited rate writes come due one by one, and what a pass costs would be more than they take: those of some time
+  // are posted together.  Half of it, and what posting takes at least, is made up for by looking ahead.
+  if (settings_.gigabytesPerSecond > 0 && now - advancedAt_ < kPassEvery) return;
+  advancedAt_ = now;
+  nic_->progress(nanoseconds(now + kPassEvery / 2), *this);
+}
+
 void Endpoint::progress(Clock::time_point now) {
   if (now - heardAt_ >= kHearEvery) {
     heardAt_ = now;
     hearPeers();
   }
-  nic_->progress(nanoseconds(now), *this);
+  advance(now);
   if (gpu_ == nullptr) return;
   gpu_->flush();
   gpu_->collect(*this);

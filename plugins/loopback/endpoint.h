@@ -61,6 +61,7 @@ class Endpoint final : private Carrier, private cuda::Sink {
   void sendAll(const Message& message, int fd);
   std::shared_ptr<Announcement> awaitAnnouncement(Peer& peer, const Key& key, int timeoutMs);
   cuda::Lanes& gpu();
+  void advance(Clock::time_point now);
   void progress(Clock::time_point now);
   void raiseError(int peer, mkResult_t status, const std::string& reason);
   int takeArrivals(mkTransportEvent_t* events, int capacity);
@@ -81,6 +82,7 @@ class Endpoint final : private Carrier, private cuda::Sink {
   uint64_t sequence_ = 0;                  // of the newest registration
   std::deque<mkTransportEvent_t> events_;  // completions and errors not yet handed out
   Clock::time_point heardAt_ = {};
+  Clock::time_point advancedAt_ = {};
   size_t arrivalTurn_ = 0;  // peer whose ring is read first next time
   bool arrivalsFirst_ = false;
 };

@@ -35,7 +35,7 @@ struct GemmArParams {
   // What the plan says at some cost, worked out beforehand.
   uint64_t partialFlags, outFlags, stagedFlags;  // first words of their kinds
   uint64_t stage;                                // where staged tiles begin
-  uint32_t ownedParts;                           // own tiles times parts
+  uint32_t ownedParts;                           // own tiles times blocks of a cluster
   uint32_t owners;                               // a bit for each local rank that owns a tile
   uint32_t hash;
   uint32_t kSteps;  // of 64, at least one

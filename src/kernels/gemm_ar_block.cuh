@@ -39,7 +39,7 @@ struct Layout {
   static constexpr uint32_t kTaskFull = kChunkEmpty + 8 * 2 * kBuffers;
   static constexpr uint32_t kTaskEmpty = kTaskFull + 8 * kTaskSlots;  // used in the leading block
   static constexpr uint32_t kPartialReady = kTaskEmpty + 8 * kTaskSlots;
-  static constexpr uint32_t kPartialTaken = kPartialReady + 8;
+  static constexpr uint32_t kPartialTaken = kPartialReady + 8 * sched::mostFlagBands(kN);
   static constexpr uint32_t kDrained = kPartialTaken + 8;
   static constexpr uint32_t kRoleKnown = kDrained + 8;
   static constexpr uint32_t kMailbox = kRoleKnown + 8;
@@ -61,6 +61,8 @@ struct Config {
   static constexpr int kN = kTileN;
   static constexpr bool kAlongN = kBAlongN;
   static constexpr bool kGeneral = kIsGeneral;
+  // A tile's columns are announced in at most so many bands.
+  static constexpr uint32_t kFlagBands = sched::mostFlagBands(kTileN);
 };
 
 enum TaskKind : uint32_t { taskEnd, taskPeers, taskMine };
@@ -98,10 +100,12 @@ struct Block {
   __device__ __forceinline__ uint64_t bankFlags(uint64_t epoch) const {
     return p.memory.heapLayout.flags(static_cast<uint32_t>(epoch & 1));
   }
+  __device__ __forceinline__ uint32_t bands() const { return C::kFlagBands == 1 ? 1 : p.choice.flagBands; }
   // The plan's partialFlag() and stagedTile(), without a division.
-  __device__ __forceinline__ uint64_t partialFlag(uint32_t ownedTile, uint32_t from, uint32_t owner) const {
-    return p.partialFlags +
-           (uint64_t{ownedTile} * (locals() - 1) + sched::skipSelf(from, owner)) * sched::kClusterBlocks + index;
+  __device__ __forceinline__ uint64_t partialFlag(uint32_t ownedTile, uint32_t from, uint32_t owner,
+                                                  uint32_t band) const {
+    return p.partialFlags + (uint64_t{ownedTile} * (locals() - 1) + sched::skipSelf(from, owner)) * p.plan.parts +
+           index * bands() + band;
   }
   __device__ __forceinline__ uint64_t stagedTile(uint32_t tile) const {
     return p.stage + uint64_t{tile} * p.plan.outSlotBytes();
@@ -122,6 +126,8 @@ class TaskReader {
   __device__ __forceinline__ explicit TaskReader(const Block<C>& b) : block_(b) {}
 
   __device__ __forceinline__ void wait() { barrierWait(block_.at(L::kTaskFull + 8 * slot_), parity_); }
+  // The task to come is known.
+  __device__ __forceinline__ bool known() const { return barrierTest(block_.at(L::kTaskFull + 8 * slot_), parity_); }
   __device__ __forceinline__ Task read() const {
     const uint32_t at = block_.at(L::kTasks + kTaskBytes * slot_);
     return unpack(sharedLoad(at), sharedLoad(at + 16), sharedLoad(at + 32));
@@ -160,7 +166,7 @@ class TaskReader {
   }
   // The task to come is known, and there is none.
   __device__ __forceinline__ bool knownEnd() const {
-    if (!barrierTest(block_.at(L::kTaskFull + 8 * slot_), parity_)) return false;
+    if (!known()) return false;
     return (sharedLoad(block_.at(L::kTasks + kTaskBytes * slot_)).x & 0xff) == taskEnd;
   }
 
@@ -195,15 +201,24 @@ class Schedule {
   __device__ __forceinline__ explicit Schedule(const Block<C>& b)
       : b_(b), platform_(b.p.memory, sched::Role::compute) {}
 
+  // Without peers nobody waits for another's tile, so each cluster may take the one of its number at once; later claims count
+  // from there.  Otherwise the order of the claims must be that in which clusters come.
+  __device__ __forceinline__ void claimFirst() {
+    if (b_.locals() > 1 || b_.multiNode()) return claim();
+    position_ = clusterNumber();
+    asked_ = false;
+  }
   // What is claimed becomes known when it is used: announce() of it may come much later.
   __device__ __forceinline__ void claim() {
-    position_ = addRelaxed(counter(), 1);
+    position_ = addRelaxed(counter(), 1) + (b_.locals() > 1 || b_.multiNode() ? 0 : b_.p.choice.clusters);
+    asked_ = true;
     failed_ = loadRelaxed(platform_.own(protocol::OwnLayout::failed));
     revoked_ = loadRelaxed(platform_.own(protocol::OwnLayout::revoked));
   }
   // Before the second claim: not before everyone has a first tile, or the order would be upset; but whoever is not resident is
   // not waited for.
   __device__ __forceinline__ void awaitOthers() const {
+    if (b_.locals() == 1 && !b_.multiNode()) return;
     const uint64_t start = clockNs();
     while (loadRelaxed(counter()) < b_.p.choice.clusters && clockNs() - start < 3000) {
     }
@@ -212,7 +227,7 @@ class Schedule {
   // Tells all.  False: there is no tile left.
   __device__ __forceinline__ bool announce(uint32_t* row, uint32_t* col) {
     const GemmArParams& p = b_.p;
-    const bool leave = failed_ == platform_.epoch() || revoked_ != 0;
+    const bool leave = asked_ && (failed_ == platform_.epoch() || revoked_ != 0);
     const bool end = position_ >= p.order.tiles || leave;
     if (leave) {
       platform_.fail(protocol::FailRecord::revoked, protocol::Why{}, 0, revoked_);
@@ -250,6 +265,7 @@ class Schedule {
   const Block<C>& b_;
   LanePlatform<C::kGeneral> platform_;
   uint64_t position_ = 0, failed_ = 0, revoked_ = 0;
+  bool asked_ = false;
   uint32_t count_ = 0;
 };
 

@@ -54,6 +54,7 @@ class Computer {
   // are never changed, only copies of a band's: where they are, the next products depend on it, and the compiler takes the
   // matrix instructions one by one.
   static constexpr int kBands = kN / 64;
+  static_assert(C::kFlagBands == 1 || C::kFlagBands == kBands);
 
  public:
   __device__ __forceinline__ Computer(const Block<C>& b, uint32_t thread)
@@ -81,10 +82,9 @@ class Computer {
       for (; k + early < p_.kSteps; ++k) step(k);
       if (add) {
         barrierWait(b_.at(L::kPartialReady), partials & 1);
-        ++partials;
         if (!wireWide) {
           hold<0>(partial);
-          hold<1>(partial);
+          if constexpr (C::kFlagBands == 1) hold<1>(partial);
         }
       }
       for (; k < p_.kSteps; ++k) step(k);
@@ -116,13 +116,18 @@ class Computer {
           return;
         }
         if (add) {
+          if constexpr (C::kFlagBands > 1 && kBand > 0) {
+            barrierWait(b_.at(L::kPartialReady + 8 * kBand), partials & 1);
+            if (!wireWide) hold<kBand>(partial);
+          }
           if (!wireWide) {
 #pragma unroll
             for (int i = 0; i < 4; ++i) addPacked(v + i * 8, held_[kBand % 2 * 4 + i]);
-            if constexpr (kBand + 2 < kBands) hold<kBand + 2>(partial);
+            if constexpr (C::kFlagBands == 1 && kBand + 2 < kBands) hold<kBand + 2>(partial);
           }
           addOthers(v, partial, wireWide, kBand);
           if constexpr (kBand + 1 == kBands) {
+            ++partials;
             __syncwarp();
             if (lane_ == 0) barrierArrive(b_.at(L::kPartialTaken));
           }

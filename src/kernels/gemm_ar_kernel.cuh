@@ -12,16 +12,12 @@
 
 namespace mk::kernels {
 
-// The end of the control role, after protocol::enter(); see protocol/control.h.
+// The end of the control role, by whoever is last to finish; see protocol/control.h.
 template <class C, class Platform>
 __device__ __forceinline__ bool closeLaunch(const Block<C>& b, Platform& platform) {
   using protocol::OwnLayout;
   const GemmArParams& p = b.p;
   const uint64_t epoch = platform.epoch();
-  // Producer: every block's flag warp, at its end.
-  if (!platform.wait(protocol::own(OwnLayout::finished), gridDim.x * kBlockFinished, protocol::Match::atLeast,
-                     protocol::Why{protocol::Stage::roles, -1, -1, 0}))
-    return false;
   // Without a stage, the proof that all my output has arrived is one flag from each owner; with one, it has been copied.
   if (!b.staged()) {
     for (uint32_t l = 0; l < b.locals(); ++l) {
@@ -50,20 +46,15 @@ __device__ __forceinline__ bool closeLaunch(const Block<C>& b, Platform& platfor
   return true;
 }
 
-// The flag warp of a block.  Of one block it is the launch's control agent too: first it opens the launch, which its tiles have
-// to wait for anyway, and last it closes it.
+// The flag warp of a block.  One is the launch's control agent too: first it opens the launch, which its tiles have to wait for
+// anyway.  The last to finish closes it.
 template <class C>
 __device__ __forceinline__ void flags(const Block<C>& b, bool computes, bool controls) {
   FlagKeeper<C> keeper(b);
   LanePlatform<C::kGeneral> platform(b.p.memory, sched::Role::control);
-  bool open = true;
-  if (controls) {
-    open = protocol::enter(platform, b.p.hash);
-    if (!open) sharedStoreRelease(b.at(C::L::kFailed), 1);
-  }
+  if (controls && !protocol::enter(platform, b.p.hash)) sharedStoreRelease(b.at(C::L::kFailed), 1);
   if (computes) keeper.tiles();
-  keeper.finish();
-  if (controls && open) closeLaunch(b, platform);
+  if (keeper.finish()) closeLaunch(b, platform);
 }
 
 // The send role: posts node sums as they are complete.
@@ -88,7 +79,7 @@ __device__ __forceinline__ void initBarriers(const Block<C>& b) {
     barrierInit(b.at(L::kTaskFull + 8 * i), 1);
     barrierInit(b.at(L::kTaskEmpty + 8 * i), kTaskReaders);
   }
-  barrierInit(b.at(L::kPartialReady), 1);
+  for (uint32_t i = 0; i < C::kFlagBands; ++i) barrierInit(b.at(L::kPartialReady + 8 * i), 1);
   barrierInit(b.at(L::kPartialTaken), 8);
   barrierInit(b.at(L::kDrained), kDrainArrivals);
   barrierInit(b.at(L::kRoleKnown), 1);
@@ -99,7 +90,7 @@ __device__ __forceinline__ void initBarriers(const Block<C>& b) {
 }
 
 // Registers of a thread: 2 warpgroups and 1, of 168 each at the start.
-constexpr int kComputeRegisters = 232, kMoveRegisters = 40;
+constexpr int kComputeRegisters = 224, kMoveRegisters = 56;
 
 // Brings what every launch reads of its parameters into the constant cache, and the tensor maps.
 template <class C>

@@ -116,7 +116,7 @@ std::string loadGemmAr(GemmArDevice* device) {
 sched::GemmChoice gemmArChoice(const sched::KernelChoice& kernel, sched::GemmChoice choice) {
   choice.tileM = sched::kClusterRows;
   choice.tileN = kernel.tileN;
-  choice.parts = sched::kClusterBlocks;
+  choice.parts = sched::kClusterBlocks * kernel.flagBands;
   return choice;
 }
 
@@ -137,7 +137,7 @@ std::string launchGemmAr(const RankMemory& memory, const sched::GemmArPlan& plan
   p.outFlags = plan.outFlagBase();
   p.stagedFlags = plan.stagedFlagBase();
   p.stage = plan.stageBase();
-  p.ownedParts = static_cast<uint32_t>(plan.ownedTiles() * plan.parts);
+  p.ownedParts = static_cast<uint32_t>(plan.ownedTiles() * sched::kClusterBlocks);
   for (uint32_t l = 0; l < memory.place.locals; ++l) p.owners |= plan.chunks.ownedTiles(l) != 0 ? 1u << l : 0;
   p.hash = hash;
   p.kSteps = static_cast<uint32_t>(sched::larger(1, sched::ceilDiv(op.k, 64)));

@@ -16,7 +16,7 @@ __device__ __forceinline__ void load(const Block<C>& b) {
   Schedule<C> schedule(b);
   TaskReader<C> tasks(b);
   if (leads) {
-    schedule.claim();
+    schedule.claimFirst();
     sharedStoreRelease(b.at(L::kControl), schedule.firstOfAll() ? 1 : 0);
     barrierArrive(b.at(L::kRoleKnown));
   }
@@ -25,7 +25,6 @@ __device__ __forceinline__ void load(const Block<C>& b) {
     uint32_t row = 0, col = 0;
     if (leads) {
       if (!schedule.announce(&row, &col)) break;
-      if (!first) schedule.claim();
     } else {
       const Task t = tasks.take();
       if (t.kind == taskEnd) break;
@@ -52,27 +51,31 @@ __device__ __forceinline__ void load(const Block<C>& b) {
         parity ^= 1;
       }
     }
-    if (leads && first) {
-      schedule.awaitOthers();
+    // One tile ahead, and not before this one's loads are under way: who claims early takes what another would have begun sooner.
+    if (leads) {
+      if (first) schedule.awaitOthers();
       schedule.claim();
     }
   }
   barrierArrive(b.at(L::kDrained));
 }
 
-// Spreads this warpgroup's stores to peers over time.
+// Spreads this warpgroup's stores to peers over time.  The warpgroups of all blocks begin one after the other: what they would
+// send at once is 3 us of the link, which every flag behind it would have to wait for.
 class Pace {
  public:
-  __device__ __forceinline__ explicit Pace(uint32_t ns) : ns_(ns) {}
+  __device__ __forceinline__ Pace(uint32_t ns, uint32_t group)
+      : ns_(ns), offset_((blockIdx.x * 2 + group) * ns / (2 * gridDim.x)) {}
   __device__ __forceinline__ void step() {
     uint64_t now = clockNs();
+    if (next_ == 0) next_ = now + offset_;
     while (now < next_) now = clockNs();
-    const uint64_t before = now - ns_;  // time lost is not made up for
-    next_ = (before > next_ ? before : next_) + ns_;
+    // Time lost is not made up for.
+    next_ = (now < next_ + ns_ ? next_ : now) + ns_;
   }
 
  private:
-  const uint32_t ns_;
+  const uint32_t ns_, offset_;
   uint64_t next_ = 0;
 };
 
@@ -85,9 +88,9 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
   const uint64_t bank = b.bankData(platform.epoch());
   const uint32_t wireBytes = b.wireBytes(), outBytes = b.outBytes();
   const bool multi = b.multiNode(), staged = b.staged();
-  Pace pace(p.choice.paceNs);
+  Pace pace(p.choice.paceNs, group);
   TaskReader<C> tasks(b);
-  uint32_t count = 0, handed = 0;         // chunks so far, tiles
+  uint32_t count = 0, handed = 0;         // chunks so far, bands
   uint32_t openBanks = 0, openPeers = 0;  // a bit for each peer whose bank may be written, that has entered
   bool bad = false;
   const auto require = [&](bool ok) {
@@ -126,6 +129,7 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
     const uint32_t chunks = rows == 0 ? 0 : (t.cols + chunkCols - 1) / chunkCols;
     const uint32_t row = t.row + b.index * kBlockRows + group * 64;
     const bool paced = p.choice.paceNs != 0 && !tasks.knownEnd();
+    const bool hands = !mine || staged || multi;
     if (!mine) {
       openBank(t.owner);
     } else if (!multi) {
@@ -137,59 +141,64 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
     char* const partial =
         mine ? nullptr : p.memory.heaps[t.owner] + bank + t.place + (b.index * 2 + group) * (64 * C::kN) * wireBytes;
     const uint64_t image = staged ? bank + b.stagedTile(t.tile) + (b.index * 2 + group) * (64 * C::kN) * outBytes : 0;
-    uint32_t held = 0;
-    for (uint32_t j = 0; j < chunks; ++j, ++count) {
-      const uint32_t slot = group * L::kBuffers + count % L::kBuffers;
-      const uint32_t from = b.at(L::kChunks + slot * kChunkBytes);
-      const uint32_t empty = b.at(L::kChunkEmpty + 8 * slot);
-      barrierWait(b.at(L::kChunkFull + 8 * slot), count / L::kBuffers & 1);
-      if ((mine && multi) || bad) {  // a node's sum has been stored by those who made it
-        barrierArrive(empty);
-        continue;
-      }
-      if (!mine) {
-        for (uint32_t q = 0; q < pieces; ++q) {
-          if (paced) pace.step();
-          storeBytes(partial + q * (16 * C::kN) * wireBytes + j * kPieceBytes, from + q * kPieceBytes, kPieceBytes);
-          if (paced) storesCommit();
+    uint32_t j = 0;
+    for (uint32_t band = 1; band <= C::kFlagBands; ++band) {
+      const uint32_t all = band * (C::kN / C::kFlagBands / chunkCols);
+      const uint32_t until = band < C::kFlagBands && all < chunks ? all : chunks;
+      uint32_t held = 0;
+      for (; j < until; ++j, ++count) {
+        const uint32_t slot = group * L::kBuffers + count % L::kBuffers;
+        const uint32_t from = b.at(L::kChunks + slot * kChunkBytes);
+        const uint32_t empty = b.at(L::kChunkEmpty + 8 * slot);
+        barrierWait(b.at(L::kChunkFull + 8 * slot), count / L::kBuffers & 1);
+        if ((mine && multi) || bad) {  // a node's sum has been stored by those who made it
+          barrierArrive(empty);
+          continue;
         }
-      } else {
-        const uint32_t x = t.col + j * chunkCols;
-        storeBox(&p.c, from, x, row);
-        if (paced) storesCommit();
-        for (uint32_t s = 1; s < b.locals(); ++s) {
-          const uint32_t l = b.local() + s < b.locals() ? b.local() + s : b.local() + s - b.locals();
+        if (!mine) {
           for (uint32_t q = 0; q < pieces; ++q) {
             if (paced) pace.step();
-            if (staged) {
-              storeBytes(p.memory.heaps[l] + image + j * kChunkBytes + q * kPieceBytes, from + q * kPieceBytes,
-                         kPieceBytes);
-            } else {
-              storeBox(&p.peerC[l], from + q * kPieceBytes, x, row + 16 * q);
-            }
+            storeBytes(partial + q * (16 * C::kN) * wireBytes + j * kPieceBytes, from + q * kPieceBytes, kPieceBytes);
             if (paced) storesCommit();
           }
+        } else {
+          const uint32_t x = t.col + j * chunkCols;
+          storeBox(&p.c, from, x, row);
+          if (paced) storesCommit();
+          for (uint32_t s = 1; s < b.locals(); ++s) {
+            const uint32_t l = b.local() + s < b.locals() ? b.local() + s : b.local() + s - b.locals();
+            for (uint32_t q = 0; q < pieces; ++q) {
+              if (paced) pace.step();
+              if (staged) {
+                storeBytes(p.memory.heaps[l] + image + j * kChunkBytes + q * kPieceBytes, from + q * kPieceBytes,
+                           kPieceBytes);
+              } else {
+                storeBox(&p.peerC[l], from + q * kPieceBytes, x, row + 16 * q);
+              }
+              if (paced) storesCommit();
+            }
+          }
+        }
+        if (paced) {
+          storesRead<0>();
+          barrierArrive(empty);
+        } else {
+          storesCommit();
+          if (held != 0) {
+            storesRead<1>();
+            barrierArrive(held);
+          }
+          held = empty;
         }
       }
-      if (paced) {
+      if (held != 0) {
         storesRead<0>();
-        barrierArrive(empty);
-      } else {
-        storesCommit();
-        if (held != 0) {
-          storesRead<1>();
-          barrierArrive(held);
-        }
-        held = empty;
+        barrierArrive(held);
       }
-    }
-    if (held != 0) {
-      storesRead<0>();
-      barrierArrive(held);
-    }
-    if (!mine || staged || multi) {
-      storesComplete();
-      sharedStoreRelease(b.at(L::kHanded + 4 * group), ++handed);
+      if (hands && (band == C::kFlagBands || b.bands() > 1)) {
+        storesComplete();
+        sharedStoreRelease(b.at(L::kHanded + 4 * group), ++handed);
+      }
     }
   }
   storesComplete();
@@ -204,6 +213,7 @@ template <class C>
 class FlagKeeper {
   using L = typename C::L;
   using OwnLayout = protocol::OwnLayout;
+  using Polled = typename LanePlatform<C::kGeneral>::Polled;
 
  public:
   __device__ __forceinline__ explicit FlagKeeper(const Block<C>& b)
@@ -213,68 +223,102 @@ class FlagKeeper {
         epoch_(platform_.epoch()),
         flags_(b.bankFlags(epoch_)) {}
 
+  // Raises flags and watches for the peers', side by side: raising takes long while the link is busy, and so does the wait for
+  // what is to be raised.
   __device__ __forceinline__ void tiles() {
     const bool multi = b_.multiNode(), staged = b_.staged();
     TaskReader<C> tasks(b_);
-    for (;;) {
-      const Task t = tasks.take();
-      if (t.kind == taskEnd) break;
-      const bool mine = t.kind == taskMine;
-      if (mine && b_.locals() > 1) watch(t);
-      if (mine && !multi) ++out_;
-      if (mine && !staged && !multi) continue;
-      ++awaited_;
-      while (sharedLoadAcquire(b_.at(L::kHanded)) < awaited_ || sharedLoadAcquire(b_.at(L::kHanded + 4)) < awaited_) {
+    Task next = {}, out = {}, in = {};  // kind taskEnd: none
+    uint32_t outBand = 0;
+    bool more = true;
+    while (more || next.kind != taskEnd || out.kind != taskEnd || in.kind != taskEnd) {
+      if (next.kind == taskEnd && more && tasks.known()) {
+        next = tasks.take();
+        more = next.kind != taskEnd;
+        if (next.kind == taskMine && !multi) ++out_;
       }
-      platform_.progress();
-      if (sharedLoadAcquire(b_.at(L::kFailed)) == 0) raise(t, mine);
+      if (next.kind != taskEnd) {
+        const bool watches = next.kind == taskMine && b_.locals() > 1;
+        const bool raises = next.kind != taskMine || multi || staged;
+        if ((!watches || in.kind == taskEnd) && (!raises || out.kind == taskEnd)) {
+          if (watches) {
+            in = next;
+            inBand_ = from_ = 0;
+            polls_ = {};
+          }
+          if (raises) {
+            out = next;
+            outBand = 0;
+          }
+          next.kind = taskEnd;
+        }
+      }
+      if (out.kind != taskEnd && sharedLoadAcquire(b_.at(L::kHanded)) > handed_ &&
+          sharedLoadAcquire(b_.at(L::kHanded + 4)) > handed_) {
+        ++handed_;
+        platform_.progress();
+        if (sharedLoadAcquire(b_.at(L::kFailed)) == 0) raise(out, out.kind == taskMine, outBand);
+        if (++outBand == b_.bands()) out.kind = taskEnd;
+      }
+      if (in.kind != taskEnd && watch(in)) in.kind = taskEnd;
     }
   }
-  // After all warps of this block have come to their end.
-  __device__ __forceinline__ void finish() {
+  // After all warps of this block have come to their end.  True: and those of all other blocks.
+  __device__ __forceinline__ bool finish() {
     barrierWait(b_.at(L::kDrained), 0);
-    if (sharedLoadAcquire(b_.at(L::kFailed)) != 0) return;
+    if (sharedLoadAcquire(b_.at(L::kFailed)) != 0) return false;
     // One word counts blocks that have finished and own tiles that are out.
     const uint64_t before = addAcqRel(platform_.own(OwnLayout::finished), kBlockFinished | out_);
-    if (out_ == 0 || b_.staged() || b_.locals() == 1 || static_cast<uint32_t>(before) + out_ != p_.ownedParts) return;
-    // All of this rank's tiles are out, and so all that was sent to it has been read: one fence for both flags.
-    const uint64_t done = p_.memory.controlLayout.doneLocal(b_.local());
-    fenceSystem();
-    for (uint32_t l = 0; l < b_.locals(); ++l) {
-      if (l == b_.local()) continue;
-      storeRelaxed(flag(l, p_.outFlags + b_.local()), epoch_);
-      storeRelaxed(reinterpret_cast<uint64_t*>(p_.memory.heaps[l] + done), epoch_);
+    if (out_ != 0 && !b_.staged() && b_.locals() > 1 && static_cast<uint32_t>(before) + out_ == p_.ownedParts) {
+      // All of this rank's tiles are out, and so all that was sent to it has been read: one fence for both flags.
+      const uint64_t done = p_.memory.controlLayout.doneLocal(b_.local());
+      fenceSystem();
+      for (uint32_t l = 0; l < b_.locals(); ++l) {
+        if (l == b_.local()) continue;
+        storeRelaxed(flag(l, p_.outFlags + b_.local()), epoch_);
+        storeRelaxed(reinterpret_cast<uint64_t*>(p_.memory.heaps[l] + done), epoch_);
+      }
     }
+    return before / kBlockFinished + 1 == gridDim.x;
   }
 
  private:
   __device__ __forceinline__ uint64_t* flag(uint32_t l, uint64_t word) const {
     return reinterpret_cast<uint64_t*>(p_.memory.heaps[l] + flags_ + word * 8);
   }
-  __device__ __forceinline__ void watch(const Task& t) {
-    bool ok = true;
-    for (uint32_t l = 0; ok && l < b_.locals(); ++l) {
-      if (l == b_.local()) continue;
-      // Producer: local rank l, in raise().
-      ok = platform_.wait(protocol::heap(b_.local(), flags_ + b_.partialFlag(t.ownedTile, l, b_.local()) * 8), epoch_,
-                          protocol::Match::equal,
-                          protocol::Why{protocol::Stage::partial, static_cast<int32_t>(l), -1, t.tile});
-    }
-    if (!ok) sharedStoreRelease(b_.at(L::kFailed), 1);
-    const char* const bank = p_.memory.heaps[b_.local()] + b_.bankData(epoch_);
-    const uint32_t part = 64 * C::kN * b_.wireBytes();
-    for (uint32_t group = 0; group < 2; ++group) {
-      if (b_.rowsOf(t.rows, group) != 0) prefetchBytes(bank + t.place + (b_.index * 2 + group) * part, part);
-    }
+  // A step of waiting for the peers' partial results of an own tile; true: the computing warps know of all.
+  __device__ __forceinline__ bool watch(const Task& t) {
     // One tile ahead of the computing warps at most: they tell by parity.
-    if (watched_ > 0) barrierWait(b_.at(L::kPartialTaken), (watched_ - 1) & 1);
-    ++watched_;
-    barrierArrive(b_.at(L::kPartialReady));
+    if (inBand_ == 0 && from_ == 0 && watched_ > 0 && !barrierTest(b_.at(L::kPartialTaken), (watched_ - 1) & 1))
+      return false;
+    const uint32_t peer = from_ < b_.local() ? from_ : from_ + 1;
+    // Producer: local rank `peer`, in raise().
+    const auto polled =
+        platform_.poll(protocol::heap(b_.local(), flags_ + b_.partialFlag(t.ownedTile, peer, b_.local(), inBand_) * 8),
+                       epoch_, protocol::Match::equal,
+                       protocol::Why{protocol::Stage::partial, static_cast<int32_t>(peer), -1, t.tile}, &polls_);
+    if (polled == Polled::notYet) return false;
+    if (polled == Polled::leave) sharedStoreRelease(b_.at(L::kFailed), 1);
+    polls_ = {};
+    if (++from_ + 1 < b_.locals()) return false;
+    from_ = 0;
+    if (inBand_ == 0) {
+      ++watched_;
+      const char* const bank = p_.memory.heaps[b_.local()] + b_.bankData(epoch_);
+      const uint32_t part = 64 * C::kN * b_.wireBytes();
+      for (uint32_t group = 0; group < 2; ++group) {
+        if (b_.rowsOf(t.rows, group) != 0) prefetchBytes(bank + t.place + (b_.index * 2 + group) * part, part);
+      }
+    }
+    barrierArrive(b_.at(L::kPartialReady + 8 * inBand_));
+    if (++inBand_ < b_.bands()) return false;
+    for (; inBand_ < C::kFlagBands; ++inBand_) barrierArrive(b_.at(L::kPartialReady + 8 * inBand_));
+    return true;
   }
-  __device__ __forceinline__ void raise(const Task& t, bool mine) {
+  __device__ __forceinline__ void raise(const Task& t, bool mine, uint32_t band) {
     const uint32_t local = b_.local();
     if (!mine) {
-      storeReleaseSystem(flag(t.owner, b_.partialFlag(t.ownedTile, local, t.owner)), epoch_);
+      storeReleaseSystem(flag(t.owner, b_.partialFlag(t.ownedTile, local, t.owner, band)), epoch_);
     } else if (b_.multiNode()) {
       const uint64_t chunk = p_.plan.chunks.ownedChunk(local, t.ownedChunk);
       if (platform_.arrive(OwnLayout::firstCounter(b_.locals(), p_.memory.place.nodes) + t.ownedChunk,
@@ -284,7 +328,8 @@ class FlagKeeper {
       fenceSystem();
       for (uint32_t l = 0; l < b_.locals(); ++l) {
         if (l != local)
-          storeRelaxed(flag(l, p_.stagedFlags + uint64_t{t.tile} * sched::kClusterBlocks + b_.index), epoch_);
+          storeRelaxed(flag(l, p_.stagedFlags + uint64_t{t.tile} * p_.plan.parts + b_.index * b_.bands() + band),
+                       epoch_);
       }
     }
   }
@@ -293,7 +338,10 @@ class FlagKeeper {
   const GemmArParams& p_;
   LanePlatform<C::kGeneral> platform_;
   const uint64_t epoch_, flags_;
-  uint32_t awaited_ = 0, out_ = 0, watched_ = 0;
+  uint32_t handed_ = 0, out_ = 0;
+  // The own tile that is watched: how far.
+  uint32_t watched_ = 0, inBand_ = 0, from_ = 0;
+  typename LanePlatform<C::kGeneral>::Polls polls_;
 };
 
 }  // namespace mk::kernels

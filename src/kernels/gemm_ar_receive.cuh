@@ -128,51 +128,98 @@ class Receiver {
   }
 
   __device__ __forceinline__ void tile(const protocol::TileTask& t, uint64_t i, bool finish, bool home) {
-    const uint32_t outBytes = plan_.shape.outBytes, wireBytes = plan_.shape.wireBytes;
-    const uint32_t elements = 16 / outBytes;  // at a time
-    const uint32_t across = t.shape.cols / elements;
+    if (!finish) return forward(t, i);
+    if (plan_.shape.wireBytes == 2) return sum<false, false>(t, i, home);
+    if (plan_.shape.outBytes == 2) return sum<true, false>(t, i, home);
+    sum<true, true>(t, i, home);
+  }
+  // Each thread has several pieces of a result in hand, of 16 bytes, all of whose loads are under way at once: the latency of one
+  // is a microsecond.
+  static constexpr uint32_t kAtOnce = 4;
+
+  template <bool kWireWide, bool kOutWide>
+  __device__ __forceinline__ void sum(const protocol::TileTask& t, uint64_t i, bool home) {
+    constexpr uint32_t kOutBytes = kOutWide ? 4 : 2, kElements = 16 / kOutBytes;
+    constexpr uint32_t kUnit = kElements * (kWireWide ? 4 : 2), kLoads = kUnit / 16;
+    const uint32_t across = t.shape.cols / kElements, count = across * t.shape.rows;
     const sched::FastDivision byRow(across);
     const uint64_t before = plan_.elementsBefore(t.tile);
-    char* const heap = p_.memory.heaps[b_.local()] + bank_;
-    char* const result = heap + plan_.result(i) + before * outBytes;
-    for (uint32_t u = platform_.thread(); u < across * t.shape.rows; u += BlockPlatform::kThreads) {
-      const uint32_t row = byRow.divide(u), col = (u - row * across) * elements;
-      uint4 v;
-      if (finish) {
-        float sum[8] = {};
-        for (uint32_t n = 0; n < nodes(); ++n) {
-          const uint64_t where = n == node() ? plan_.nodeSum(i) : plan_.arrivedSum(i, n, node());
-          addTo(sum, heap + where + (before + uint64_t{u} * elements) * wireBytes, elements, wireBytes);
-        }
-        finishElements(sum, t, row, col, elements);
-        v = round(sum, outBytes);
-        if (home) storeData(result + uint64_t{u} * 16, v);
-      } else {
-        v = loadData(result + uint64_t{u} * 16);
+    const char* const bank = p_.memory.heaps[b_.local()] + bank_ + before * (kWireWide ? 4 : 2);
+    const char* const own = bank + plan_.nodeSum(i);
+    const char* const arrived = bank + plan_.arrivedSum(i, node() == 0 ? 1 : 0, node());
+    const uint64_t chunkBytes = plan_.chunkBytes();
+    char* const result = p_.memory.heaps[b_.local()] + bank_ + plan_.result(i) + before * kOutBytes;
+    const bool plain = b_.plain();
+    for (uint32_t first = platform_.thread(); first < count; first += kAtOnce * BlockPlatform::kThreads) {
+      float sums[kAtOnce][8];
+#pragma unroll
+      for (uint32_t x = 0; x < kAtOnce; ++x) {
+#pragma unroll
+        for (uint32_t y = 0; y < 8; ++y) sums[x][y] = 0.0f;
       }
-      storeEverywhere(t, row, col, v);
+      for (uint32_t n = 0; n < nodes(); ++n) {
+        const char* const from = n == node() ? own : arrived + sched::skipSelf(n, node()) * chunkBytes;
+        uint4 v[kAtOnce][kLoads];
+#pragma unroll
+        for (uint32_t x = 0; x < kAtOnce; ++x) {
+          const uint32_t u = first + x * BlockPlatform::kThreads;
+#pragma unroll
+          for (uint32_t y = 0; y < kLoads; ++y)
+            v[x][y] = loadData(from + uint64_t{u < count ? u : first} * kUnit + y * 16);
+        }
+#pragma unroll
+        for (uint32_t x = 0; x < kAtOnce; ++x) {
+#pragma unroll
+          for (uint32_t y = 0; y < kLoads; ++y) addPiece<kWireWide>(sums[x] + y * 4, v[x][y]);
+        }
+      }
+#pragma unroll
+      for (uint32_t x = 0; x < kAtOnce; ++x) {
+        const uint32_t u = first + x * BlockPlatform::kThreads;
+        if (u < count) {
+          const uint32_t row = byRow.divide(u), col = (u - row * across) * kElements;
+          if (!plain) finishElements(sums[x], t, row, col, kElements);
+          const uint4 v = round<kOutWide>(sums[x]);
+          if (home) storeData(result + uint64_t{u} * 16, v);
+          storeEverywhere(t, row, col, v);
+        }
+      }
     }
   }
-  __device__ __forceinline__ void addTo(float (&sum)[8], const char* from, uint32_t elements, uint32_t wireBytes) {
-    if (wireBytes == 4) {
+  __device__ __forceinline__ void forward(const protocol::TileTask& t, uint64_t i) {
+    const uint32_t outBytes = plan_.shape.outBytes, elements = 16 / outBytes;
+    const uint32_t across = t.shape.cols / elements, count = across * t.shape.rows;
+    const sched::FastDivision byRow(across);
+    const char* const result =
+        p_.memory.heaps[b_.local()] + bank_ + plan_.result(i) + plan_.elementsBefore(t.tile) * outBytes;
+    for (uint32_t first = platform_.thread(); first < count; first += kAtOnce * BlockPlatform::kThreads) {
+      uint4 v[kAtOnce];
 #pragma unroll
-      for (uint32_t h = 0; h < 2; ++h) {
-        if (h * 4 >= elements) break;
-        const uint4 v = loadData(from + h * 16);
-        sum[4 * h] += __uint_as_float(v.x);
-        sum[4 * h + 1] += __uint_as_float(v.y);
-        sum[4 * h + 2] += __uint_as_float(v.z);
-        sum[4 * h + 3] += __uint_as_float(v.w);
+      for (uint32_t x = 0; x < kAtOnce; ++x) {
+        const uint32_t u = first + x * BlockPlatform::kThreads;
+        v[x] = loadData(result + uint64_t{u < count ? u : first} * 16);
       }
-      return;
+#pragma unroll
+      for (uint32_t x = 0; x < kAtOnce; ++x) {
+        const uint32_t u = first + x * BlockPlatform::kThreads;
+        const uint32_t row = byRow.divide(u);
+        if (u < count) storeEverywhere(t, row, (u - row * across) * elements, v[x]);
+      }
     }
-    const uint4 v = loadData(from);
+  }
+  // Eight elements of the inputs' type, or four of fp32.
+  template <bool kWide>
+  static __device__ __forceinline__ void addPiece(float* sum, const uint4& v) {
     const uint32_t words[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
     for (uint32_t x = 0; x < 4; ++x) {
-      const float2 f = unpack(In(), words[x]);
-      sum[2 * x] += f.x;
-      sum[2 * x + 1] += f.y;
+      if constexpr (kWide) {
+        sum[x] += __uint_as_float(words[x]);
+      } else {
+        const float2 f = unpack(In(), words[x]);
+        sum[2 * x] += f.x;
+        sum[2 * x + 1] += f.y;
+      }
     }
   }
   __device__ __forceinline__ void finishElements(float (&sum)[8], const protocol::TileTask& t, uint32_t row,
@@ -188,8 +235,9 @@ class Receiver {
       if (op.bias != nullptr) sum[y] += loadElement<In>(op.bias, x + y, op.biasType == Type::f32);
     }
   }
-  static __device__ __forceinline__ uint4 round(const float (&s)[8], uint32_t outBytes) {
-    if (outBytes == 4)
+  template <bool kWide>
+  static __device__ __forceinline__ uint4 round(const float (&s)[8]) {
+    if constexpr (kWide)
       return {__float_as_uint(s[0]), __float_as_uint(s[1]), __float_as_uint(s[2]), __float_as_uint(s[3])};
     return {pack(In(), s[0], s[1]), pack(In(), s[2], s[3]), pack(In(), s[4], s[5]), pack(In(), s[6], s[7])};
   }

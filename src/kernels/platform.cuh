@@ -15,7 +15,9 @@ template <bool kNetwork>
 class LanePlatform {
  public:
   __device__ __forceinline__ LanePlatform(const RankMemory& memory, sched::Role role)
-      : memory_(memory), epoch_(loadRelaxed(memory.own + protocol::OwnLayout::epoch) + 1), role_(role) {}
+      : LanePlatform(memory, role, loadRelaxed(memory.own + protocol::OwnLayout::epoch) + 1) {}
+  __device__ __forceinline__ LanePlatform(const RankMemory& memory, sched::Role role, uint64_t epoch)
+      : memory_(memory), epoch_(epoch), role_(role) {}
 
   __device__ __forceinline__ sched::Place place() const {
     sched::Place at = memory_.place;
@@ -55,14 +57,24 @@ class LanePlatform {
     return matches(loadAcquire(word(r)), value, match);
   }
 
+  // A wait in steps, for agents that have something else to do meanwhile.
+  struct Polls {
+    uint64_t since = 0;
+    uint32_t count = 0;
+  };
+  enum class Polled { notYet, there, leave };
   // Polls with acquire, which empties the multiprocessor's L1: nothing here lives on it.
+  __device__ __forceinline__ Polled poll(const protocol::Ref& r, uint64_t value, protocol::Match match,
+                                         const protocol::Why& why, Polls* polls) {
+    return judge(loadAcquire(word(r)), value, match, why, polls);
+  }
   __device__ __forceinline__ bool wait(const protocol::Ref& r, uint64_t value, protocol::Match match,
                                        const protocol::Why& why, uint64_t* seenOut = nullptr) {
     uint64_t* const w = word(r);
-    return poll([w] { return loadAcquire(w); }, value, match, why, seenOut);
+    return pollUntil([w] { return loadAcquire(w); }, value, match, why, seenOut);
   }
   __device__ __forceinline__ bool waitFar(const protocol::FarWord& far, uint64_t value, const protocol::Why& why) {
-    return poll([&] { return look(far); }, value, protocol::Match::atLeast, why, nullptr);
+    return pollUntil([&] { return look(far); }, value, protocol::Match::atLeast, why, nullptr);
   }
   // Nobody waits for whoever is looking: it is done when its read is, and what it saw then may be seen.
   __device__ __forceinline__ uint64_t look(const protocol::FarWord& far) {
@@ -71,24 +83,6 @@ class LanePlatform {
     storeReleaseDevice(own(far.seen), value);
     storeRelaxed(own(far.looking), 0);
     return value;
-  }
-
-  template <class Load>
-  __device__ __forceinline__ bool poll(Load&& load, uint64_t value, protocol::Match match, const protocol::Why& why,
-                                       uint64_t* seenOut) {
-    uint64_t since = 0;
-    for (uint32_t polls = 0;; ++polls) {
-      const uint64_t seen = load();
-      if (matches(seen, value, match)) {
-        if (seenOut != nullptr) *seenOut = seen;
-        return true;
-      }
-      if (match == protocol::Match::equal && seen > value) {
-        fail(protocol::FailRecord::protocolError, why, value, seen);
-        return false;
-      }
-      if (polls % 32 == 31 && !mayGoOn(why, value, seen, &since)) return false;
-    }
   }
 
   __device__ __forceinline__ void publish(const protocol::Ref& r, uint64_t value, protocol::Scope scope) {
@@ -160,6 +154,26 @@ class LanePlatform {
   __device__ __forceinline__ void progress() { storeRelaxed(own(protocol::OwnLayout::lastProgress), clockNs()); }
 
  private:
+  __device__ __forceinline__ Polled judge(uint64_t seen, uint64_t value, protocol::Match match,
+                                          const protocol::Why& why, Polls* polls) {
+    if (matches(seen, value, match)) return Polled::there;
+    if (match == protocol::Match::equal && seen > value) {
+      fail(protocol::FailRecord::protocolError, why, value, seen);
+      return Polled::leave;
+    }
+    return ++polls->count % 32 != 0 || mayGoOn(why, value, seen, &polls->since) ? Polled::notYet : Polled::leave;
+  }
+  template <class Load>
+  __device__ __forceinline__ bool pollUntil(Load&& load, uint64_t value, protocol::Match match,
+                                            const protocol::Why& why, uint64_t* seenOut) {
+    Polls polls;
+    for (;;) {
+      const uint64_t seen = load();
+      if (seenOut != nullptr) *seenOut = seen;
+      const Polled polled = judge(seen, value, match, why, &polls);
+      if (polled != Polled::notYet) return polled == Polled::there;
+    }
+  }
   // Revocation, the launch's failure, and the deadline.
   __device__ __forceinline__ bool mayGoOn(const protocol::Why& why, uint64_t expected, uint64_t seen, uint64_t* since) {
     if (loadRelaxed(own(protocol::OwnLayout::failed)) == epoch_) return false;

@@ -10,9 +10,13 @@ namespace mk::sched {
 constexpr uint32_t kClusterBlocks = 2;
 constexpr uint32_t kClusterRows = 256;
 
+// Bands of columns in which a tile is announced to peers, at most.
+MK_HD constexpr uint32_t mostFlagBands(uint32_t tileN) { return tileN == 128 ? 2 : 1; }
+
 struct KernelChoice {
   uint32_t tileN = 256;          // 128 or 256
   uint32_t paceNs = 0;           // between two pieces of 2 KiB that a warpgroup stores to peers; 0: as fast as they go
+  uint32_t flagBands = 1;        // a tile is announced to peers in so many bands of columns
   uint32_t early = 1;            // steps of K before a tile's end at which the peers' partial results are loaded
   uint32_t clusters = 1;         // that compute
   uint32_t receiveClusters = 0;  // that sum and finish what arrives from other nodes
@@ -31,26 +35,32 @@ struct KernelShape {
 MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   KernelChoice c;
   const uint64_t wide = ceilDiv(s.m, kClusterRows) * ceilDiv(s.n, 256);
+  const uint64_t narrow = ceilDiv(s.m, kClusterRows) * ceilDiv(s.n, 128);
   // Narrow tiles multiply 10% slower but are out in half the time: worth it up to about four rounds of wide ones where
-  // results travel, and up to one round where they do not.
-  const uint64_t rounds = s.locals > 1 ? 4 : 1;
-  c.tileN = s.tileN != 0 ? s.tileN : wide <= rounds * s.deviceClusters ? 128 : 256;
+  // results travel, and where fewer columns are computed in vain where they do not.
+  const bool fewRounds = s.locals > 1 ? wide <= 4 * uint64_t{s.deviceClusters}
+                                      : ceilDiv(narrow, s.deviceClusters) * 9 < ceilDiv(wide, s.deviceClusters) * 16;
+  c.tileN = s.tileN != 0 ? s.tileN : fewRounds ? 128 : 256;
   const uint64_t tiles = ceilDiv(s.m, kClusterRows) * ceilDiv(s.n, c.tileN);
 
   if (s.nodes > 1) {
-    const uint32_t wanted = s.receiveAgents != 0 ? (s.receiveAgents + 1) / kClusterBlocks : 4;
+    const uint32_t wanted = s.receiveAgents != 0 ? (s.receiveAgents + 1) / kClusterBlocks : 8;
     const uint32_t most = s.deviceClusters > 2 ? s.deviceClusters - 2 : 1;
     c.receiveClusters = static_cast<uint32_t>(smaller(wanted, most));
   }
   if (s.staged && s.locals > 1) c.copyClusters = s.deviceClusters >= 16 ? 4 : 1;
   const uint64_t others = c.receiveClusters + c.copyClusters;
   const uint64_t room = s.deviceClusters > others ? s.deviceClusters - others : 1;
-  c.clusters = static_cast<uint32_t>(larger(1, smaller(room, tiles)));
+  // No more than do the same number of tiles each.
+  c.clusters = static_cast<uint32_t>(larger(1, ceilDiv(tiles, larger(1, ceilDiv(tiles, room)))));
 
-  // Stores to peers at full rate hold up the same SM's loads.  The pace is the link's rate shared by all warpgroups:
-  // 2 KiB x 264 in 1450 ns.  Where the link takes far longer than the products, loads can wait and nothing is gained by pacing.
-  const bool linkBound = s.k < 1024;
-  if (s.locals > 1 && tiles > 2 * uint64_t{c.clusters} && !linkBound) c.paceNs = 1450;
+  // Stores to peers at full rate hold up the same SM's loads, and flags behind them for some 8 us.  The pace is the link's rate
+  // shared by all warpgroups: 2 KiB x 264 in 1450 ns.  Where the link takes far longer than the products, loads can wait and
+  // nothing is gained by pacing.  With two rounds all tiles of one are finished at about the same time: announced in bands, and
+  // paced so that flags are quick, what comes back overlaps with what is still going out.
+  const bool twoRounds = c.tileN == 128 && tiles <= 2 * uint64_t{c.clusters};
+  if (s.locals > 1 && (twoRounds || s.k >= 1024)) c.paceNs = 22 * c.clusters;
+  if (s.locals > 1 && twoRounds) c.flagBands = mostFlagBands(c.tileN);
   c.early = c.tileN == 256 ? 4 : 1;
   return c;
 }

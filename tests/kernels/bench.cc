@@ -177,14 +177,14 @@ void benchOne(const Blas& blas, const Nccl* nccl, uint64_t b, uint64_t k, bool t
   ops.push_back({"fused", [&](int me, int set) { fusedWorld.launch(me, p, set); }});
   if (tune) {
     for (const uint32_t tileN : {128u, 256u}) {
-      for (const int pace : {0, 1450, 1600}) {
-        for (const int early : {1, 4}) {
+      for (const int pace : {0, 1350, 1410, 1470}) {
+        for (const int bands : {1, 2}) {
           Problem q = p;
           q.tileN = tileN;
           q.pace = pace;
-          q.early = early;
+          q.bands = bands;
           char name[64];
-          std::snprintf(name, sizeof(name), "fused tileN %u pace %d early %d", tileN, pace, early);
+          std::snprintf(name, sizeof(name), "fused tileN %u pace %d bands %d", tileN, pace, bands);
           ops.push_back({name, [&fusedWorld, q](int me, int set) { fusedWorld.launch(me, q, set); }});
         }
       }
@@ -215,6 +215,15 @@ void benchOne(const Blas& blas, const Nccl* nccl, uint64_t b, uint64_t k, bool t
       static_cast<unsigned long long>(b), static_cast<unsigned long long>(k), ops[0].ms, ops[1].ms, ops[2].ms,
       ops[3].ms, ops[0].ms / gemm, ops[4].ms, flops / ops[4].ms / 1e9, 100 * floor / ops[4].ms, ops[1].ms / ops[4].ms,
       chosen.tileN, chosen.paceNs, hostUs[0], verdict.wrong + verdict.different + verdict.outside);
+  for (int me = 0; me < kRanks; ++me) {
+    const protocol::FailRecord& r = *ranks[me].record;
+    if (r.kind != 0)
+      std::printf(
+          "        rank %d: record kind %u stage %s local %d node %d item %llu epoch %llu expected %llx seen %llx\n",
+          me, r.kind, protocol::stageName(r.why.stage), r.why.local, r.why.node,
+          static_cast<unsigned long long>(r.why.item), static_cast<unsigned long long>(r.epoch),
+          static_cast<unsigned long long>(r.expected), static_cast<unsigned long long>(r.seen));
+  }
   for (size_t i = 5; i < ops.size(); ++i)
     std::printf("        %-34s %8.4f ms  x%.2f\n", ops[i].name.c_str(), ops[i].ms, ops[1].ms / ops[i].ms);
   std::fflush(stdout);

@@ -298,6 +298,7 @@ sched::KernelChoice World::choose(const Problem& p) const {
   if (count() > kRanks) s.deviceClusters = 20;  // two ranks running and one launch waiting fit a GPU
   sched::KernelChoice c = sched::chooseKernel(s);
   if (p.pace >= 0) c.paceNs = static_cast<uint32_t>(p.pace);
+  if (p.bands != 0 && c.tileN == 128) c.flagBands = static_cast<uint32_t>(p.bands);
   if (p.early >= 0) c.early = static_cast<uint32_t>(p.early);
   if (p.clusters != 0) c.clusters = p.clusters;
   return c;

@@ -34,6 +34,7 @@ struct Problem {
   uint32_t exchange = 0;
   uint32_t pad = 0;  // elements between rows of C
   int pace = -1;     // ns, or the choice's
+  int bands = 0;
   int early = -1;
   uint32_t clusters = 0;  // that compute, or the choice's
   std::string name() const;

@@ -14,9 +14,14 @@ using namespace mk::loopback::cuda;
 static_assert(kSuccess == CUDA_SUCCESS && kNotReady == CUDA_ERROR_NOT_READY && sizeof(Result) == sizeof(CUresult));
 static_assert(std::is_same_v<Device, CUdevice> && std::is_same_v<DevicePtr, CUdeviceptr> &&
               std::is_same_v<Allocation, CUmemGenericAllocationHandle>);
-static_assert(std::is_same_v<Context, CUcontext> && std::is_same_v<Stream, CUstream> && std::is_same_v<Event, CUevent>);
-static_assert(kStreamNonBlocking == CU_STREAM_NON_BLOCKING && kEventDisableTiming == CU_EVENT_DISABLE_TIMING &&
-              kHostAllocPortable == CU_MEMHOSTALLOC_PORTABLE);
+static_assert(std::is_same_v<Context, CUcontext> && std::is_same_v<Stream, CUstream>);
+static_assert(kStreamNonBlocking == CU_STREAM_NON_BLOCKING && kHostAllocPortable == CU_MEMHOSTALLOC_PORTABLE);
+using WriteValue = CUstreamBatchMemOpParams::CUstreamMemOpWriteValueParams_st;
+static_assert(kWriteValue64 == CU_STREAM_MEM_OP_WRITE_VALUE_64 && sizeof(MemOp) == sizeof(CUstreamBatchMemOpParams));
+static_assert(offsetof(MemOp, address) == offsetof(WriteValue, address) &&
+              offsetof(MemOp, value) == offsetof(WriteValue, value64) &&
+              offsetof(MemOp, flags) == offsetof(WriteValue, flags) &&
+              offsetof(MemOp, alias) == offsetof(WriteValue, alias));
 static_assert(kHandleFileDescriptor == CU_MEM_HANDLE_TYPE_POSIX_FILE_DESCRIPTOR &&
               kLocationDevice == CU_MEM_LOCATION_TYPE_DEVICE && kAccessReadWrite == CU_MEM_ACCESS_FLAGS_PROT_READWRITE);
 static_assert(kAttributeMemoryType == CU_POINTER_ATTRIBUTE_MEMORY_TYPE && kMemoryTypeDevice == CU_MEMORYTYPE_DEVICE);
@@ -32,7 +37,8 @@ constexpr bool same(const char* a, const char* b) {
   return *a == *b;
 }
 static_assert(same(TEXT(cuCtxPushCurrent), "cuCtxPushCurrent_v2") && same(TEXT(cuCtxPopCurrent), "cuCtxPopCurrent_v2"));
-static_assert(same(TEXT(cuStreamDestroy), "cuStreamDestroy_v2") && same(TEXT(cuEventDestroy), "cuEventDestroy_v2"));
+static_assert(same(TEXT(cuStreamDestroy), "cuStreamDestroy_v2") &&
+              same(TEXT(cuStreamBatchMemOp), "cuStreamBatchMemOp_v2"));
 static_assert(same(TEXT(cuMemcpyAsync), "cuMemcpyAsync") && same(TEXT(cuMemHostAlloc), "cuMemHostAlloc"));
 
 }  // namespace

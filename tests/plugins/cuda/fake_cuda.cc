@@ -16,7 +16,7 @@ namespace {
 CUctx_st contexts[kDevices] = {{0}, {1}};
 thread_local std::vector<Context> current;
 thread_local bool hot = false;
-std::atomic<int64_t> copiesTaken{0};
+std::atomic<int64_t> copiesTaken{0}, storesTaken{0};
 
 // Calls that allocate, or that the real driver may hold up until a running kernel has ended.
 void slow(const char* call) {
@@ -35,8 +35,9 @@ using namespace fake;
 // Until the next call with false, this thread makes slow calls at its peril.
 extern "C" [[gnu::visibility("default")]] void fakeCudaHot(bool on) { hot = on; }
 extern "C" [[gnu::visibility("default")]] void fakeCudaFailAfter(int64_t copies) { failAfter(copies); }
-// Copies taken so far.
+// Copies taken so far, and calls to store.
 extern "C" [[gnu::visibility("default")]] int64_t fakeCudaCopies() { return copiesTaken; }
+extern "C" [[gnu::visibility("default")]] int64_t fakeCudaStores() { return storesTaken; }
 
 FAKE_CALL cuInit(unsigned) { return kSuccess; }
 FAKE_CALL cuDeviceGetCount(int* count) {
@@ -177,35 +178,18 @@ FAKE_CALL cuStreamQuery(Stream stream) {
   if (stream == nullptr) breach("the legacy stream is asked");
   return deviceNow() < 0 ? kInvalidContext : stream->query();
 }
-FAKE_CALL cuEventCreate(Event* event, unsigned) {
-  slow("cuEventCreate");
-  if (deviceNow() < 0) return kInvalidContext;
-  *event = new CUevent_st;
-  return kSuccess;
-}
-FAKE_CALL cuEventDestroy_v2(Event event) {
-  slow("cuEventDestroy");
-  {
-    const std::lock_guard lock(event->mutex);
-    if (event->recorded != event->passed) breach("cuEventDestroy of an event that has not passed");
-  }
-  delete event;
-  return kSuccess;
-}
-FAKE_CALL cuEventRecord(Event event, Stream stream) {
-  if (stream == nullptr) breach("an event on the legacy stream");
-  if (deviceNow() < 0) return kInvalidContext;
-  stream->record(event);
-  return kSuccess;
-}
-FAKE_CALL cuEventQuery(Event event) {
-  if (deviceNow() < 0) return kInvalidContext;
-  if (fault() != kSuccess) return fault();
-  const std::lock_guard lock(event->mutex);
-  return event->recorded == event->passed ? kSuccess : kNotReady;
-}
 FAKE_CALL cuMemcpyAsync(DevicePtr to, DevicePtr from, size_t bytes, Stream stream) {
   if (stream == nullptr) breach("a copy on the legacy stream");
   ++copiesTaken;
   return deviceNow() < 0 ? kInvalidContext : stream->copy(to, from, bytes);
+}
+FAKE_CALL cuStreamBatchMemOp_v2(Stream stream, unsigned count, MemOp* ops, unsigned flags) {
+  if (stream == nullptr) breach("stores on the legacy stream");
+  if (count == 0 || count >= 256 || flags != 0) return kInvalidValue;
+  ++storesTaken;
+  for (unsigned i = 0; i < count; ++i) {
+    if (ops[i].operation != kWriteValue64 || ops[i].flags != 0) return kInvalidValue;
+    if (const Result result = stream->store(ops[i].address, ops[i].value); result != kSuccess) return result;
+  }
+  return deviceNow() < 0 ? kInvalidContext : kSuccess;
 }

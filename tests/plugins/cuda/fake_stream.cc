@@ -48,16 +48,15 @@ Result CUstream_st::copy(DevicePtr to, DevicePtr from, size_t bytes) {
   return fake::kSuccess;
 }
 
-void CUstream_st::record(CUevent_st* event) {
-  uint64_t number;
-  {
-    const std::lock_guard lock(event->mutex);
-    number = ++event->recorded;
-  }
+Result CUstream_st::store(DevicePtr to, uint64_t value) {
+  if (fake::fault() != fake::kSuccess) return fake::fault();
+  if (to % 8 != 0 || !fake::memory().begin(to, sizeof(value), device_)) return fake::kInvalidValue;
   push([=] {
-    const std::lock_guard lock(event->mutex);
-    event->passed = number;
+    if (fake::fault() == fake::kSuccess)
+      std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(to)).store(value, std::memory_order_release);
+    fake::memory().end(to);
   });
+  return fake::kSuccess;
 }
 
 Result CUstream_st::query() {
@@ -90,15 +89,6 @@ void CUstream_st::loop() {
 }
 
 void CUstream_st::carry(std::byte* to, const std::byte* from, size_t bytes) {
-  // Few words are carried one by one, whole: what flags are made of.
-  if (bytes <= 512 && bytes % 8 == 0 && reinterpret_cast<uintptr_t>(to) % 8 == 0) {
-    for (size_t at = 0; at < bytes; at += 8) {
-      uint64_t word;
-      std::memcpy(&word, from + at, 8);
-      std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(to + at)).store(word, std::memory_order_release);
-    }
-    return;
-  }
   // The end before the beginning.
   const size_t middle = random_() % (bytes + 1);
   std::memcpy(to + middle, from + middle, bytes - middle);

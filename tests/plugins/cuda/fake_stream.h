@@ -17,11 +17,6 @@
 struct CUctx_st {
   int device;
 };
-struct CUevent_st {
-  // Of the newest record: the one asked for, and the one passed.
-  std::mutex mutex;
-  uint64_t recorded = 0, passed = 0;
-};
 struct CUstream_st {
   explicit CUstream_st(int device);
   ~CUstream_st();  // when all is done
@@ -29,7 +24,7 @@ struct CUstream_st {
   CUstream_st& operator=(const CUstream_st&) = delete;
 
   mk::loopback::cuda::Result copy(mk::loopback::cuda::DevicePtr to, mk::loopback::cuda::DevicePtr from, size_t bytes);
-  void record(CUevent_st* event);
+  mk::loopback::cuda::Result store(mk::loopback::cuda::DevicePtr to, uint64_t value);
   mk::loopback::cuda::Result query();
 
  private:
