@@ -189,8 +189,10 @@ MK_HD constexpr GemmArPlan planGemmAr(const GemmArShape& shape, const GemmChoice
   if (nodes == 1) {
     chunkTiles = 1;  // no messages: the unit of ownership is a tile
   } else {
-    // Four tiles (256 KiB for tiles of 128 x 256 bf16), fewer where each owner would have less than four chunks per node.
-    if (chunkTiles == 0) chunkTiles = smaller(4, larger(1, tiles / larger(1, uint64_t{locals} * nodes * 4)));
+    // Four tiles (512 KiB for tiles of 256 x 256 bf16), fewer where each owner would have less than four chunks per node, up to
+    // eight where it has more than 32 chunks still: what each chunk costs beside its bytes is then the rest.
+    const uint64_t each = larger(1, tiles / larger(1, uint64_t{locals} * nodes));
+    if (chunkTiles == 0) chunkTiles = larger(1, larger(smaller(4, each / 4), smaller(8, each / 32)));
     // A notification has room for 2^20 slots: larger results travel in larger chunks.
     while (ceilDiv(ceilDiv(tiles, chunkTiles), locals) > kMaxSlots - kControlSlots) chunkTiles *= 2;
   }
