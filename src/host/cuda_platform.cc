@@ -349,8 +349,10 @@ void CudaPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::Gemm
   if (others + 1 > clusters_)
     fail(mkErrorInvalidArgument, "the operation needs %u SMs here; config.maxSMs leaves it %u",
          (others + 1) * sched::kClusterBlocks, clusters_ * sched::kClusterBlocks);
-  if (choice.computeAgents != 0)
+  if (choice.computeAgents != 0) {
     kernel.clusters = std::clamp((choice.computeAgents + 1) / sched::kClusterBlocks, 1u, kernel.clusters);
+    if (kernel.paceNs != 0) kernel.paceNs = sched::linkPaceNs(kernel.clusters);
+  }
   call->kernel = kernel;
   call->plan = sched::planGemmAr(shape, kernels::gemmArChoice(kernel, choice), clusters_ * sched::kClusterBlocks);
   call->plan.roles.compute = kernel.clusters * sched::kClusterBlocks;

@@ -386,7 +386,7 @@ bool Proxy::collectEvents() {
     completed_ += sent;
     std::atomic_ref<uint64_t>(*shared_.completions).store(completed_, std::memory_order_release);
   }
-  return count > 0 || (staged() && staging_->busy());
+  return count > 0 || (!dead_ && staged() && staging_->busy());
 }
 
 void Proxy::arrived(int node, uint32_t immediate) {

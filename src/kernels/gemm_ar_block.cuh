@@ -128,13 +128,9 @@ class TaskReader {
   __device__ __forceinline__ void wait() { barrierWait(block_.at(L::kTaskFull + 8 * slot_), parity_); }
   // The task to come is known.
   __device__ __forceinline__ bool known() const { return barrierTest(block_.at(L::kTaskFull + 8 * slot_), parity_); }
-  __device__ __forceinline__ Task read() const {
-    const uint32_t at = block_.at(L::kTasks + kTaskBytes * slot_);
-    return unpack(sharedLoad(at), sharedLoad(at + 16), sharedLoad(at + 32));
-  }
-  // The same for whole warps whose matrix instructions depend on it: the compiler must know that all threads read the same, or
-  // it takes those one by one.
-  __device__ __forceinline__ Task readUniform() const {
+  // For whole warps whose matrix instructions depend on it: the compiler must know that all threads read the same, or it takes
+  // those one by one.  read: for release().
+  __device__ __forceinline__ Task readUniform(uint32_t* read) const {
     const uint32_t at = block_.at(L::kTasks + kTaskBytes * slot_);
     uint4 a = sharedLoad(at), b = sharedLoad(at + 16), c = {};
     uniform(&a.x);
@@ -146,10 +142,14 @@ class TaskReader {
       uniform(&c.z);
       uniform(&c.w);
     }
+    *read = zeroOf(a, b, c);
     return unpack(a, b, c);
   }
-  // One thread of each reader, after all its threads have read.
-  __device__ __forceinline__ void release() const { barrierArriveAt(inBlock(block_.at(L::kTaskEmpty + 8 * slot_), 0)); }
+  // One thread of each reader, after all its threads have read.  The arrival goes to another block, by another way than the loads,
+  // and may overtake them: a task has been lost that way.  So its address depends on what they have brought, by `read`.
+  __device__ __forceinline__ void release(uint32_t read) const {
+    barrierArriveAt(inBlock(block_.at(L::kTaskEmpty + 8 * slot_), 0) + read);
+  }
   __device__ __forceinline__ void next() {
     if (++slot_ == kTaskSlots) {
       slot_ = 0;
@@ -159,10 +159,11 @@ class TaskReader {
   // For readers of one thread.
   __device__ __forceinline__ Task take() {
     wait();
-    const Task t = read();
-    release();
+    const uint32_t at = block_.at(L::kTasks + kTaskBytes * slot_);
+    const uint4 a = sharedLoad(at), b = sharedLoad(at + 16), c = C::kGeneral ? sharedLoad(at + 32) : uint4{};
+    release(zeroOf(a, b, c));
     next();
-    return t;
+    return unpack(a, b, c);
   }
   // The task to come is known, and there is none.
   __device__ __forceinline__ bool knownEnd() const {
@@ -171,6 +172,10 @@ class TaskReader {
   }
 
  private:
+  // Always 0, which the compiler does not know: words below 2^31, and the halves of places and sums.
+  static __device__ __forceinline__ uint32_t zeroOf(const uint4& a, const uint4& b, const uint4& c) {
+    return (a.x | a.y | a.z | a.w | (b.x & b.y) | b.y | b.z | b.w | c.x | c.y | (c.z & c.w) | c.w) >> 31;
+  }
   static __device__ __forceinline__ void uniform(uint32_t* v) { *v = __shfl_sync(0xffffffffu, *v, 0); }
   static __device__ __forceinline__ Task unpack(const uint4& a, const uint4& b, const uint4& c) {
     Task t;

@@ -69,8 +69,9 @@ class Computer {
     uint32_t partials = 0;
     for (;;) {
       tasks.wait();
-      const Task t = tasks.readUniform();
-      if (lane_ == 0) tasks.release();
+      uint32_t read = 0;
+      const Task t = tasks.readUniform(&read);
+      if (lane_ == 0) tasks.release(read);
       tasks.next();
       if (t.kind == taskEnd) return;
       const bool mine = t.kind == taskMine;

@@ -151,6 +151,8 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
         const uint32_t from = b.at(L::kChunks + slot * kChunkBytes);
         const uint32_t empty = b.at(L::kChunkEmpty + 8 * slot);
         barrierWait(b.at(L::kChunkFull + 8 * slot), count / L::kBuffers & 1);
+        // The flag warp marks the block before the computing warps add what has not come.
+        bad = bad || sharedLoadAcquire(b.at(L::kFailed)) != 0;
         if ((mine && multi) || bad) {  // a node's sum has been stored by those who made it
           barrierArrive(empty);
           continue;

@@ -68,7 +68,8 @@ __device__ __forceinline__ uint32_t inBlock(uint32_t address, uint32_t block) {
   asm volatile("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(there) : "r"(address), "r"(block));
   return there;
 }
-// Announces reads, so it needs no release; with .release.cluster it would wait for the whole GPU.
+// Orders nothing: with .release.cluster it would wait for the whole GPU.  Where it announces reads, they must have come to their
+// end: those of the matrix instructions by waiting for them, loads by an address that depends on them (TaskReader::release).
 __device__ __forceinline__ void barrierArriveAt(uint32_t clusterAddress) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(clusterAddress) : "memory");
 }

@@ -32,6 +32,9 @@ struct KernelShape {
   uint32_t receiveAgents = 0;    // the caller's choice, or 0
 };
 
+// The link's rate shared by the warpgroups of so many clusters: 2 KiB x 264 in 1450 ns.
+MK_HD constexpr uint32_t linkPaceNs(uint32_t clusters) { return 22 * clusters; }
+
 MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   KernelChoice c;
   const uint64_t wide = ceilDiv(s.m, kClusterRows) * ceilDiv(s.n, 256);
@@ -54,12 +57,11 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   // No more than do the same number of tiles each.
   c.clusters = static_cast<uint32_t>(larger(1, ceilDiv(tiles, larger(1, ceilDiv(tiles, room)))));
 
-  // Stores to peers at full rate hold up the same SM's loads, and flags behind them for some 8 us.  The pace is the link's rate
-  // shared by all warpgroups: 2 KiB x 264 in 1450 ns.  Where the link takes far longer than the products, loads can wait and
+  // Stores to peers at full rate hold up the same SM's loads, and flags behind them for some 8 us.  Where the link takes far longer than the products, loads can wait and
   // nothing is gained by pacing.  With two rounds all tiles of one are finished at about the same time: announced in bands, and
   // paced so that flags are quick, what comes back overlaps with what is still going out.
   const bool twoRounds = c.tileN == 128 && tiles <= 2 * uint64_t{c.clusters};
-  if (s.locals > 1 && (twoRounds || s.k >= 1024)) c.paceNs = 22 * c.clusters;
+  if (s.locals > 1 && (twoRounds || s.k >= 1024)) c.paceNs = linkPaceNs(c.clusters);
   if (s.locals > 1 && twoRounds) c.flagBands = mostFlagBands(c.tileN);
   c.early = c.tileN == 256 ? 4 : 1;
   return c;

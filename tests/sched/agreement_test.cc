@@ -119,9 +119,11 @@ TEST_CASE("what is chosen automatically") {
   CHECK(plan(2, 4, 1024, 1024).rail.exchange == Exchange::swap);
   CHECK(plan(3, 4, 1024, 1024).rail.exchange == Exchange::home);
   CHECK(plan(1, 8, 8192, 8192).chunks.chunkTiles == 1);
-  CHECK(plan(2, 8, 8192, 8192).chunks.chunkTiles == 4);  // 16,384 tiles
-  CHECK(plan(2, 8, 64, 64).chunks.chunkTiles == 1);      // one tile
-  CHECK(plan(2, 2, 512, 512).chunks.chunkTiles == 4);    // 64 tiles: just four chunks for each of 2 x 2
+  CHECK(plan(2, 8, 8192, 8192).chunks.chunkTiles == 8);  // 16,384 tiles
+  CHECK(plan(2, 1, 1024, 1024).chunks.chunkTiles == 4);  // 256 tiles: 32 chunks for each of 2 nodes
+  CHECK(plan(2, 1, 1536, 1024).chunks.chunkTiles == 6);
+  CHECK(plan(2, 8, 64, 64).chunks.chunkTiles == 1);    // one tile
+  CHECK(plan(2, 2, 512, 512).chunks.chunkTiles == 4);  // 64 tiles: just four chunks for each of 2 x 2
   CHECK(plan(2, 2, 512, 384).chunks.chunkTiles == 3);
   CHECK(plan(4, 8, 0, 8192).chunks.tiles == 0);
 }

@@ -68,7 +68,7 @@ TEST_CASE("large results: chunks grow until their slots fit a notification, and 
       INFO(describe(p));
       CHECK(p.slot(p.maxOwned() - 1) < kMaxSlots);
       const uint64_t chunksIfHalf = ceilDiv(p.grid.count(), std::max(1u, p.chunks.chunkTiles / 2));
-      if (p.chunks.chunkTiles > 4) CHECK(ceilDiv(chunksIfHalf, world.locals) + kControlSlots > kMaxSlots);
+      if (p.chunks.chunkTiles > 8) CHECK(ceilDiv(chunksIfHalf, world.locals) + kControlSlots > kMaxSlots);
     }
     // With one node nothing is notified, and tiles are dealt one by one.
     CHECK(planOf(size.m, size.n, {1, 8, 0, 0}).chunks.chunkTiles == 1);
