@@ -146,7 +146,7 @@ class TaskReader {
     return unpack(a, b, c);
   }
   // One thread of each reader, after all its threads have read.  The arrival goes to another block, by another way than the loads,
-  // and may overtake them: a task has been lost that way.  So its address depends on what they have brought, by `read`.
+  // and nothing orders it behind them: it may free the slot before it has been read.  So its address depends on what they have brought, by `read`.
   __device__ __forceinline__ void release(uint32_t read) const {
     barrierArriveAt(inBlock(block_.at(L::kTaskEmpty + 8 * slot_), 0) + read);
   }

@@ -293,7 +293,7 @@ class FlagKeeper {
     // One tile ahead of the computing warps at most: they tell by parity.
     if (inBand_ == 0 && from_ == 0 && watched_ > 0 && !barrierTest(b_.at(L::kPartialTaken), (watched_ - 1) & 1))
       return false;
-    const uint32_t peer = from_ < b_.local() ? from_ : from_ + 1;
+    const uint32_t peer = sched::unskipSelf(from_, b_.local());
     // Producer: local rank `peer`, in raise().
     const auto polled =
         platform_.poll(protocol::heap(b_.local(), flags_ + b_.partialFlag(t.ownedTile, peer, b_.local(), inBand_) * 8),

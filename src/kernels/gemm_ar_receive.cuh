@@ -146,7 +146,7 @@ class Receiver {
     const uint64_t before = plan_.elementsBefore(t.tile);
     const char* const bank = p_.memory.heaps[b_.local()] + bank_ + before * (kWireWide ? 4 : 2);
     const char* const own = bank + plan_.nodeSum(i);
-    const char* const arrived = bank + plan_.arrivedSum(i, node() == 0 ? 1 : 0, node());
+    const char* const arrived = bank + plan_.arrivedSum(i, sched::unskipSelf(0, node()), node());
     const uint64_t chunkBytes = plan_.chunkBytes();
     char* const result = p_.memory.heaps[b_.local()] + bank_ + plan_.result(i) + before * kOutBytes;
     const bool plain = b_.plain();

@@ -15,9 +15,7 @@ template <bool kNetwork>
 class LanePlatform {
  public:
   __device__ __forceinline__ LanePlatform(const RankMemory& memory, sched::Role role)
-      : LanePlatform(memory, role, loadRelaxed(memory.own + protocol::OwnLayout::epoch) + 1) {}
-  __device__ __forceinline__ LanePlatform(const RankMemory& memory, sched::Role role, uint64_t epoch)
-      : memory_(memory), epoch_(epoch), role_(role) {}
+      : memory_(memory), epoch_(loadRelaxed(memory.own + protocol::OwnLayout::epoch) + 1), role_(role) {}
 
   __device__ __forceinline__ sched::Place place() const {
     sched::Place at = memory_.place;

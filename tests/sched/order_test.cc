@@ -110,5 +110,32 @@ TEST_CASE("chosen clusters fit and leave one to compute") {
   }
 }
 
+TEST_CASE("two rounds of narrow tiles are shared evenly, announced in bands and paced; more rounds are not") {
+  KernelShape s;
+  s.locals = 2;
+  s.m = s.n = 2048;
+  s.k = 128;
+  const KernelChoice two = chooseKernel(s);  // 128 narrow tiles
+  CHECK(two.tileN == 128);
+  CHECK(two.clusters == 64);
+  CHECK(two.flagBands == 2);
+  CHECK(two.paceNs == linkPaceNs(64));
+  s.m = s.n = 4096;
+  s.k = 256;
+  const KernelChoice many = chooseKernel(s);
+  CHECK(many.tileN == 128);
+  CHECK(many.flagBands == 1);
+  CHECK(many.paceNs == 0);
+  s.k = 2048;
+  CHECK(chooseKernel(s).paceNs == linkPaceNs(64));
+  // Without peers nothing is announced; wide tiles make one round of 2048 x 2048, narrow ones two of half the length and more.
+  s.locals = 1;
+  s.m = s.n = 2048;
+  const KernelChoice alone = chooseKernel(s);
+  CHECK(alone.tileN == 256);
+  CHECK(alone.flagBands == 1);
+  CHECK(alone.paceNs == 0);
+}
+
 }  // namespace
 }  // namespace mk::sched::test
