@@ -58,7 +58,7 @@ static_assert(sizeof(Segments) == 48 && sizeof(mlx5_cqe64) == 64);
 
 }  // namespace
 
-Connection::Connection(const OpenDevice& device, uint32_t entries) {
+Connection::Connection(const OpenDevice& device, uint32_t entries) : most_(entries / kEntriesPerWrite) {
   ibv_context* const context = device.context.get();
   // Every entry may fail, and the driver may make the queue longer than it was asked for.
   completions_.reset(ibv_create_cq(context, static_cast<int>(4 * entries - 1), nullptr, nullptr, 0));
@@ -183,11 +183,12 @@ int Connection::post(int peer, const mkTransportWrite_t* writes, int count, std:
   int taken = 0;
   for (; taken < count; ++taken) {
     const mkTransportWrite_t& w = writes[taken];
+    if (outstanding_ >= most_) break;
+    ++outstanding_;
     if (broken_) {
       events.push_back({MK_EVENT_SENT, peer, mkErrorTransport, 0, w.cookie});
       continue;
     }
-    if (cookies_.size() >= entryCount_ / 2) break;  // two entries each
     if (w.bytes != 0) {
       const auto& to = *static_cast<const RemoteMemory*>(w.remoteMemory);
       put(MLX5_OPCODE_RDMA_WRITE, 0, to.address + w.remoteOffset, to.key, w.source,

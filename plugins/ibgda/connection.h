@@ -12,6 +12,7 @@
 namespace mk::ibgda {
 
 constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // of one write: what every such card takes
+constexpr uint32_t kEntriesPerWrite = 2;           // payload and flag
 
 // How entries name memory.
 struct LocalMemory {
@@ -37,6 +38,8 @@ class Connection {
 
   // How many writes it takes: checked ones, of which destinations are RemoteMemory of this peer.
   int post(int peer, const mkTransportWrite_t* writes, int count, std::deque<mkTransportEvent_t>& events);
+  // The caller has been told of the end of one of them.
+  void told() { --outstanding_; }
   // Reads completions.
   void poll(int peer, std::deque<mkTransportEvent_t>& events);
   // All that is under way fails, and whatever is posted from now on.
@@ -67,6 +70,8 @@ class Connection {
   uint64_t lastControl_ = 0;           // beginning of the newest
   uint64_t consumed_ = 0;              // completions read
   std::deque<uint64_t> cookies_;       // of the writes under way
+  const uint32_t most_;                // may be outstanding
+  uint32_t outstanding_ = 0;           // writes of whose end the caller has not been told
   bool handedOut_ = false, broken_ = false;
   uint32_t newlyRetired_ = 0;  // commands of this poll
   std::string reason_;

@@ -220,6 +220,7 @@ int Endpoint::poll(mkTransportEvent_t* events, int capacity) {
   for (; count < capacity && !events_.empty(); ++count) {
     events[count] = events_.front();
     events_.pop_front();
+    if (events[count].kind == MK_EVENT_SENT) connectionTo(events[count].peer).told();
     if (events[count].kind == MK_EVENT_ERROR)
       setLastError(events[count].peer < 0 ? deviceReason_ : connectionTo(events[count].peer).reason());
   }

@@ -104,7 +104,7 @@ int properties(void* context, mkTransportProperties_t* result) {
     mkTransportProperties_t value = {};
     value.contract = MK_CONTRACT_ORDERED;
     value.maxBatch = kMaxBatch;
-    value.maxOutstanding = settings.entries / 2;
+    value.maxOutstanding = settings.entries / kEntriesPerWrite;
     value.devicePosted = 1;
     value.maxBytes = kMaxBytes;
     give(result, value);

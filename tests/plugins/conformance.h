@@ -19,6 +19,9 @@ const std::vector<Check>& conformanceChecks();
 // The parts of the list.
 void checkSizes(const Setup& setup, Mode mode);
 void checkStream(const Setup& setup, Mode mode);
+void checkBatches(const Setup& setup, Mode mode);
+void checkCounters(const Setup& setup, Mode mode);
+void checkFar(const Setup& setup, Mode mode);
 void checkBackPressure(const Setup& setup, Mode mode);
 void checkRefusals(const Setup& setup, Mode mode);
 void checkRegistrations(const Setup& setup, Mode mode);

@@ -11,9 +11,16 @@ namespace test {
 
 using namespace std::chrono_literals;
 
+namespace {
+
+constexpr uint64_t kLargest = 64 << 20;
+
+}  // namespace
+
 void checkSizes(const Setup& setup, Mode mode) {
   runWorld(setup, mode, 2, [](Rank& rank) {
-    std::vector<uint64_t> sizes = {0,
+    std::vector<uint64_t> sizes = {// Small ones, on both sides of powers of two.
+                                   0,
                                    1,
                                    2,
                                    3,
@@ -49,6 +56,8 @@ void checkSizes(const Setup& setup, Mode mode) {
                                    16 << 20};
     const uint64_t most = rank.plugin.properties().maxBytes;
     std::erase_if(sizes, [&](uint64_t size) { return size > most; });
+    // In one piece, or in as few as the plugin takes.
+    for (uint64_t left = kLargest; left > 0; left -= std::min(left, most)) sizes.push_back(std::min(left, most));
     Link link(rank);
     Traffic(link, sizes, 1, 11).run();
   });

@@ -298,8 +298,11 @@ void checkPeerLoss(const Setup& setup, Mode) {
 
 const std::vector<Check>& conformanceChecks() {
   static const std::vector<Check> checks = {
-      {"sizes from 0 to 16 MiB at odd offsets", checkSizes},
+      {"sizes from 0 to 64 MiB at odd offsets", checkSizes},
       {"streams between three ranks", checkStream},
+      {"batches of every length", checkBatches},
+      {"more writes than 16 bits count", checkCounters},
+      {"addresses beyond 32 bits", checkFar},
       {"back-pressure", checkBackPressure},
       {"registrations", checkRegistrations},
       {"refusals", checkRefusals},

@@ -2,8 +2,7 @@
 // threads and between processes; and over a plugin with known faults, every one of which the suite must find.
 #include <string>
 
-#include "conformance.h"
-#include "support/catch_compat.h"
+#include "suite.h"
 
 namespace test {
 namespace {
@@ -20,14 +19,6 @@ const Params kAdversary = {
     {"MKERNEL_LOOPBACK_GBPS", "3"},      {"MKERNEL_LOOPBACK_LATENCY_US", "100"}, {"MKERNEL_LOOPBACK_JITTER_US", "300"},
     {"MKERNEL_LOOPBACK_REORDER", "0.5"}, {"MKERNEL_LOOPBACK_REPEAT", "0.5"},     {"MKERNEL_LOOPBACK_SEED", "42"},
 };
-
-void runAll(const Setup& setup, Mode mode) {
-  for (const Check& check : conformanceChecks()) {
-    if (check.processesOnly && mode == Mode::threads) continue;
-    INFO(check.name);
-    CHECK_NOTHROW(check.run(setup, mode));
-  }
-}
 
 void runBoth(const char* contract, const Params& params) {
   const Setup setup{kLoopback, withContract(contract, params)};

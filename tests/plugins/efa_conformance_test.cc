@@ -5,20 +5,11 @@
 #include <filesystem>
 #include <string>
 
-#include "conformance.h"
 #include "efa_setup.h"
-#include "support/catch_compat.h"
+#include "suite.h"
 
 namespace test {
 namespace {
-
-void runAll(const Setup& setup, Mode mode) {
-  for (const Check& check : conformanceChecks()) {
-    if (check.processesOnly && mode == Mode::threads) continue;
-    INFO(check.name);
-    CHECK_NOTHROW(check.run(setup, mode));
-  }
-}
 
 // What a killed process leaves of the shm provider's, 16 MiB each.
 void sweepSharedMemory() {

@@ -5,10 +5,9 @@
 #include <string>
 #include <thread>
 
-#include "conformance.h"
 #include "link.h"
 #include "rxe/interface.h"
-#include "support/catch_compat.h"
+#include "suite.h"
 #include "words.h"
 
 namespace test {
@@ -24,15 +23,8 @@ Setup setupOf(int devices, Params params = {}) {
   Setup setup{kPlugin, params};
   setup.waitMs = 40000;
   setup.devices = devices;
+  setup.prepare = [](int) { useMemory(&repeatedMemory()); };
   return setup;
-}
-
-void runAll(const Setup& setup, Mode mode) {
-  for (const Check& check : conformanceChecks()) {
-    if (check.processesOnly && mode == Mode::threads) continue;
-    INFO(check.name);
-    CHECK_NOTHROW(check.run(setup, mode));
-  }
 }
 
 bool logged(const std::vector<std::string>& lines, const std::string& words) {

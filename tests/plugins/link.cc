@@ -35,11 +35,36 @@ class HostMemory final : public MemorySource {
   }
 } hostMemory;
 
+class RepeatedMemory final : public MemorySource {
+ public:
+  mkTransportMemory_t make(size_t bytes) override {
+    mkTransportMemory_t memory = hostMemory.make(bytes);
+    if (bytes <= size_t{1} << 30) return memory;
+    const int filler = memfd_create("mkernel-test-filler", MFD_CLOEXEC);
+    expect(filler >= 0 && ftruncate(filler, kPiece) == 0, "no memory of %zu bytes", kPiece);
+    for (size_t at = kPiece; at + 2 * kPiece <= bytes; at += kPiece) {
+      const size_t past = at % (size_t{1} << 32);
+      if (past < kPiece || past + kPiece == size_t{1} << 32) continue;
+      void* const place = static_cast<std::byte*>(memory.address) + at;
+      expect(mmap(place, kPiece, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, filler, 0) == place,
+             "no mapping of %zu bytes", kPiece);
+    }
+    ::close(filler);
+    return memory;
+  }
+  void destroy(const mkTransportMemory_t& memory) override { hostMemory.destroy(memory); }
+
+ private:
+  static constexpr size_t kPiece = 2 << 20;
+} repeated;
+
 thread_local MemorySource* memorySource = &hostMemory;
 
 }  // namespace
 
 void useMemory(MemorySource* source) { memorySource = source != nullptr ? source : &hostMemory; }
+
+MemorySource& repeatedMemory() { return repeated; }
 
 SharedMemory::SharedMemory(size_t bytes) : source_(memorySource), bytes_(bytes), memory_(source_->make(bytes)) {}
 
@@ -151,9 +176,13 @@ std::vector<Event> Link::awaitSent(size_t count) {
   }
 }
 
-void Link::awaitNotification(int peer, uint32_t value, std::byte* flag) {
+void Link::awaitNotification(int peer, uint32_t value, std::byte* flag) { await(peer, value, flag, false); }
+
+void Link::awaitArrival(int peer, uint32_t value, std::byte* flag) { await(peer, value, flag, true); }
+
+void Link::await(int peer, uint32_t value, std::byte* flag, bool sent) {
   const auto deadline = rank_.deadline();
-  bool sent = false, arrived = false;
+  bool arrived = false;
   std::vector<Event> events = std::exchange(seen_, {});
   while (!sent || !arrived) {
     for (const Event& event : events) {
@@ -227,6 +256,8 @@ int64_t findDifference(const std::byte* data, size_t bytes, uint64_t seed) {
 }
 
 int64_t findOther(const std::byte* data, size_t bytes, std::byte value) {
+  // All are like the first if all are like their neighbours.
+  if (bytes == 0 || (*data == value && std::memcmp(data, data + 1, bytes - 1) == 0)) return -1;
   const auto found = std::find_if(data, data + bytes, [&](std::byte one) { return one != value; });
   return found != data + bytes ? found - data : -1;
 }

@@ -22,6 +22,9 @@ class MemorySource {
 };
 // From now on in this thread; null: host memory, as at first.
 void useMemory(MemorySource* source);
+// For transports that pin what they register: of more than a GiB only 2 MiB at the beginning, at the end and on both sides of
+// each 4 GiB mark are memory of their own; in between lie the same few pages again and again.
+MemorySource& repeatedMemory();
 
 // Memory that other processes can map.
 class SharedMemory {
@@ -70,11 +73,15 @@ class Link {
   std::vector<Event> awaitSent(size_t count);
   // Polls until one write has completed and this notification has come: the immediate, or the flag.
   void awaitNotification(int peer, uint32_t value, std::byte* flag);
+  // Polls until this notification has come.
+  void awaitArrival(int peer, uint32_t value, std::byte* flag);
   // Polls for a while.
   std::vector<Event> pollFor(std::chrono::milliseconds time);
   void close();
 
  private:
+  void await(int peer, uint32_t value, std::byte* flag, bool sent);
+
   Rank& rank_;
   void* endpoint_ = nullptr;
   std::vector<Event> seen_;  // by postAll, not yet returned

@@ -12,12 +12,12 @@ constexpr uint64_t kGuardBytes = 64;
 constexpr std::byte kGuard{0xa5};       // around the destinations
 constexpr std::byte kSurround{0x5a};    // around the sources
 constexpr std::byte kAfterwards{0xee};  // over the destinations once all have completed
-constexpr size_t kImmediateSlots = 1 << 16;
+
 }  // namespace
 
 Traffic::Traffic(Link& link, const std::vector<uint64_t>& sizes, uint32_t queues, uint64_t seed)
     : link_(link), rank_(link.rank()), seed_(seed), random_(mix(seed, static_cast<uint64_t>(rank_.index))) {
-  expect(sizes.size() <= kImmediateSlots, "too many writes for the immediates of this test");
+  expect(sizes.size() <= size_t{1} << kSlotBits, "too many writes for the immediates of this test");
   uint64_t at = 8 * sizes.size();
   for (size_t slot = 0; slot < sizes.size(); ++slot) {
     at += kGuardBytes;
@@ -28,7 +28,7 @@ Traffic::Traffic(Link& link, const std::vector<uint64_t>& sizes, uint32_t queues
     at += room;
   }
   partBytes_ = (at + kGuardBytes + 7) / 8 * 8;
-  const size_t all = static_cast<size_t>(partBytes_) * static_cast<size_t>(rank_.count);
+  const size_t all = static_cast<size_t>(partBytes_) * static_cast<size_t>(rank_.count - 1);
   in_ = std::make_unique<SharedMemory>(all);
   out_ = std::make_unique<SharedMemory>(all);
   std::memset(in_->data(), static_cast<int>(kGuard), all);
@@ -39,10 +39,9 @@ Traffic::Traffic(Link& link, const std::vector<uint64_t>& sizes, uint32_t queues
     if (peer == rank_.index) continue;
     to_[static_cast<size_t>(peer)].done.resize(slots_.size());
     from_[static_cast<size_t>(peer)].seen.resize(slots_.size());
-    std::memset(in_->data() + part(peer), 0, 8 * slots_.size());
+    std::memset(in(peer), 0, 8 * slots_.size());
     for (size_t slot = 0; slot < slots_.size(); ++slot)
-      fillPattern(out_->data() + part(peer) + slots_[slot].source, slots_[slot].bytes,
-                  patternOf(rank_.index, peer, slot));
+      fillPattern(out(peer) + slots_[slot].source, slots_[slot].bytes, patternOf(rank_.index, peer, slot));
   }
   Bytes unused;
   outHandle_ = link_.registerMemory(out_->piece(), &unused);
@@ -53,15 +52,15 @@ Write Traffic::writeOf(int peer, size_t slot) const {
   const Slot& place = slots_[slot];
   Write write = {};
   if (place.bytes > 0) {
-    write.source = out_->data() + part(peer) + place.source;
+    write.source = out(peer) + place.source;
     write.localMemory = outHandle_;
     write.remoteMemory = remotes_[static_cast<size_t>(peer)];
-    write.remoteOffset = part(rank_.index) + place.destination;
+    write.remoteOffset = part(peer, rank_.index) + place.destination;
     write.bytes = place.bytes;
   }
   if (link_.ordered()) {
     write.flagMemory = remotes_[static_cast<size_t>(peer)];
-    write.flagOffset = part(rank_.index) + 8 * slot;
+    write.flagOffset = part(peer, rank_.index) + 8 * slot;
     write.flagValue = flagOf(rank_.index, peer, slot);
   } else {
     write.immediate = immediateOf(rank_.index, peer, slot);
@@ -112,12 +111,12 @@ void Traffic::handleSent(const Event& event) {
   to.done[slot] = true;
   ++to.completed;
   // From here on the source is ours again.
-  std::memset(out_->data() + part(event.peer) + slots_[slot].source, 0, slots_[slot].bytes);
+  std::memset(out(event.peer) + slots_[slot].source, 0, slots_[slot].bytes);
 }
 
 void Traffic::handleArrived(const Event& event) {
   expect(!link_.ordered(), "an arrival under the ordered contract");
-  const size_t slot = event.immediate & (kImmediateSlots - 1);
+  const size_t slot = event.immediate & ((1u << kSlotBits) - 1);
   expect(slot < slots_.size() && event.immediate == immediateOf(event.peer, rank_.index, slot),
          "notification %08x of peer %d was never sent", event.immediate, event.peer);
   notified(event.peer, slot);
@@ -130,7 +129,7 @@ void Traffic::lookAtFlags() {
     const size_t end = std::min(from.seen.size(), from.firstOpen + 300);
     for (size_t slot = from.firstOpen; slot < end; ++slot) {
       if (from.seen[slot]) continue;
-      const uint64_t value = loadFlag(in_->data() + part(peer) + 8 * slot);
+      const uint64_t value = loadFlag(in(peer) + 8 * slot);
       if (value == 0) continue;
       expect(value == flagOf(peer, rank_.index, slot), "flag of write %zu of peer %d has a value that was never sent",
              slot, peer);
@@ -149,14 +148,13 @@ void Traffic::notified(int peer, size_t slot) {
 
 void Traffic::checkPayload(int peer, size_t slot, const char* when) const {
   const Slot& place = slots_[slot];
-  const int64_t at =
-      findDifference(in_->data() + part(peer) + place.destination, place.bytes, patternOf(peer, rank_.index, slot));
+  const int64_t at = findDifference(in(peer) + place.destination, place.bytes, patternOf(peer, rank_.index, slot));
   expect(at < 0, "payload of write %zu of peer %d (%llu bytes) is wrong from byte %lld on %s", slot, peer,
          static_cast<unsigned long long>(place.bytes), static_cast<long long>(at), when);
 }
 
 void Traffic::checkGuards(int peer) const {
-  const std::byte* base = in_->data() + part(peer);
+  const std::byte* base = in(peer);
   uint64_t from = 8 * slots_.size();
   for (size_t slot = 0; slot <= slots_.size(); ++slot) {
     const uint64_t to = slot < slots_.size() ? slots_[slot].destination : partBytes_;
@@ -204,17 +202,16 @@ void Traffic::checkSilence() {
     if (peer == rank_.index) continue;
     for (size_t slot = 0; slot < slots_.size(); ++slot) checkPayload(peer, slot, "after completion");
     checkGuards(peer);
-    for (size_t slot = 0; link_.ordered() && slot < slots_.size(); ++slot)
-      storeFlag(in_->data() + part(peer) + 8 * slot, 0);
+    for (size_t slot = 0; link_.ordered() && slot < slots_.size(); ++slot) storeFlag(in(peer) + 8 * slot, 0);
     for (const Slot& place : slots_)
-      std::memset(in_->data() + part(peer) + place.destination, static_cast<int>(kAfterwards), place.bytes);
+      std::memset(in(peer) + place.destination, static_cast<int>(kAfterwards), place.bytes);
   }
   for (const Event& event : link_.pollFor(20ms))
     expect(false, "event of kind %u of peer %d after completion", event.kind, event.peer);
   for (int peer = 0; peer < rank_.count; ++peer) {
     if (peer == rank_.index) continue;
     for (size_t slot = 0; slot < slots_.size(); ++slot) {
-      const std::byte* base = in_->data() + part(peer);
+      const std::byte* base = in(peer);
       expect(findOther(base + slots_[slot].destination, slots_[slot].bytes, kAfterwards) < 0,
              "destination of write %zu of peer %d is written after completion", slot, peer);
       expect(!link_.ordered() || findOther(base + 8 * slot, 8, std::byte{0}) < 0,

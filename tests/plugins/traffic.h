@@ -47,14 +47,21 @@ class Traffic {
     std::vector<bool> seen;
   };
 
+  static constexpr uint32_t kSlotBits = 18;  // of an immediate; the others tell whether it is the right one
+
   uint64_t patternOf(int from, int to, size_t slot) const {
     return mix(seed_ + slot, static_cast<uint64_t>(from), static_cast<uint64_t>(to));
   }
   uint64_t flagOf(int from, int to, size_t slot) const { return mix(patternOf(from, to, slot), 1) | 1; }
   uint32_t immediateOf(int from, int to, size_t slot) const {
-    return static_cast<uint32_t>(slot) | static_cast<uint32_t>(mix(patternOf(from, to, slot), 2) << 16);
+    return static_cast<uint32_t>(slot) | static_cast<uint32_t>(mix(patternOf(from, to, slot), 2) << kSlotBits);
   }
-  uint64_t part(int rank) const { return static_cast<uint64_t>(rank) * partBytes_; }
+  // Where in the memory of `owner` what it has of `other` is.
+  uint64_t part(int owner, int other) const {
+    return static_cast<uint64_t>(other < owner ? other : other - 1) * partBytes_;
+  }
+  std::byte* in(int peer) const { return in_->data() + part(rank_.index, peer); }
+  std::byte* out(int peer) const { return out_->data() + part(rank_.index, peer); }
   Write writeOf(int peer, size_t slot) const;
   void handle(const Event& event);
   void handleSent(const Event& event);
