@@ -184,8 +184,12 @@ std::string Traffic::missing() const {
 }
 
 void Traffic::run() {
-  const auto deadline = rank_.deadline();
-  while (!allSent() || !allReceived()) {
+  auto deadline = rank_.deadline();
+  for (size_t before = 0; !allSent() || !allReceived();) {
+    size_t now = 0;
+    for (int peer = 0; peer < rank_.count; ++peer) now += completed(peer) + received(peer);
+    if (now != before) deadline = rank_.deadline();
+    before = now;
     expect(Clock::now() < deadline, "%s", missing().c_str());
     send();
     receive();

@@ -18,7 +18,7 @@ class Traffic {
   // Collective.  Every rank writes one write of each size to every other, spread over the queues.
   Traffic(Link& link, const std::vector<uint64_t>& sizes, uint32_t queues, uint64_t seed);
 
-  // Everything, by the setup's deadline.
+  // Everything; something has to happen within the setup's time.
   void run();
 
   // Parts of it.  Each returns quickly.
