@@ -6,7 +6,7 @@
 
 #include "host/cuda.h"
 #include "host/socket.h"
-#include "kernels/gemm_ar.h"
+#include "kernels/launch.h"
 #include "sched/common.h"
 
 namespace mk::cuda {
@@ -35,7 +35,7 @@ std::string unusable() {
   cudaError_t e = cudaGetDeviceCount(&count);
   if (e == cudaSuccess && count == 0) e = cudaErrorNoDevice;
   if (e == cudaSuccess) e = cudaGetDevice(&device);
-  if (e == cudaSuccess) return kernels::gemmArUnsupported(device);
+  if (e == cudaSuccess) return kernels::unsupported(device);
   static_cast<void>(cudaGetLastError());
   return format("%s (%s)", cudaGetErrorString(e), cudaGetErrorName(e));
 }

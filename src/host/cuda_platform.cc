@@ -49,8 +49,8 @@ CudaPlatform::CudaPlatform(const Settings& settings) {
   static_assert(sizeof(properties.uuid) == sizeof(uuid_));
   std::memcpy(uuid_.data(), &properties.uuid, sizeof(uuid_));
   driver();
-  kernels::GemmArDevice loaded;
-  if (const std::string why = kernels::loadGemmAr(&loaded); !why.empty()) fail(mkErrorUnhandledCuda, "%s", why.c_str());
+  kernels::KernelDevice loaded;
+  if (const std::string why = kernels::loadKernels(&loaded); !why.empty()) fail(mkErrorUnhandledCuda, "%s", why.c_str());
   smCount_ = static_cast<uint32_t>(properties.multiProcessorCount);
   clusters_ = loaded.clusters;
   if (settings.maxSMs != 0 && settings.maxSMs < smCount_) {
@@ -354,7 +354,7 @@ void CudaPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::Gemm
     if (kernel.paceNs != 0) kernel.paceNs = sched::linkPaceNs(kernel.clusters);
   }
   call->kernel = kernel;
-  call->plan = sched::planGemmAr(shape, kernels::gemmArChoice(kernel, choice), clusters_ * sched::kClusterBlocks);
+  call->plan = sched::planGemmAr(shape, kernels::clusterChoice(kernel, choice), clusters_ * sched::kClusterBlocks);
   call->plan.roles.compute = kernel.clusters * sched::kClusterBlocks;
   call->plan.roles.receive = kernel.receiveClusters * sched::kClusterBlocks;
   call->minSMs = (others + 1) * sched::kClusterBlocks;

@@ -33,8 +33,10 @@ struct RankMemory {
   mkCommand_t* ring = nullptr;   // pinned host memory
   uint64_t ringSlots = 0;
   const protocol::Mlx5Queue* cardQueues = nullptr;  // device memory, by node; null: agents post to the ring
-  uint64_t timeoutNs = 0;                           // without progress, once all ranks have entered
-  protocol::FailRecord* record = nullptr;           // pinned host memory; kind is written last
+  const uint32_t* rankTable =
+      nullptr;             // device memory: global rank by node * locals + local; null: that number is the rank
+  uint64_t timeoutNs = 0;  // without progress, once all ranks have entered
+  protocol::FailRecord* record = nullptr;  // pinned host memory; kind is written last
 };
 
 }  // namespace mk::kernels

@@ -36,6 +36,12 @@ __device__ __forceinline__ void storeBox(const CUtensorMap* map, uint32_t from, 
                "r"(from)
                : "memory");
 }
+// Of three dimensions.
+__device__ __forceinline__ void storePlane(const CUtensorMap* map, uint32_t from, uint32_t x, uint32_t y, uint32_t z) {
+  asm volatile("cp.async.bulk.tensor.3d.global.shared::cta.bulk_group [%0, {%1, %2, %3}], [%4];" ::"l"(map), "r"(x),
+               "r"(y), "r"(z), "r"(from)
+               : "memory");
+}
 __device__ __forceinline__ void storeBytes(void* to, uint32_t from, uint32_t bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
                : "memory");
@@ -49,7 +55,12 @@ template <int kPending>
 __device__ __forceinline__ void storesRead() {
   asm volatile("cp.async.bulk.wait_group.read %0;" ::"n"(kPending) : "memory");
 }
-__device__ __forceinline__ void storesComplete() { asm volatile("cp.async.bulk.wait_group 0;" ::: "memory"); }
+// All but the newest kPending groups are complete.
+template <int kPending>
+__device__ __forceinline__ void storesWait() {
+  asm volatile("cp.async.bulk.wait_group %0;" ::"n"(kPending) : "memory");
+}
+__device__ __forceinline__ void storesComplete() { storesWait<0>(); }
 // Ordinary stores to shared memory that the copy unit or the matrix unit reads next: by every thread that stored.
 __device__ __forceinline__ void fenceAsyncShared() { asm volatile("fence.proxy.async.shared::cta;" ::: "memory"); }
 

@@ -147,6 +147,7 @@ struct OwnLayout {
     claimMove,
     creditsSeen,     // credits as an agent last saw them
     creditsLooking,  // not 0: an agent is looking (GPU)
+    moveTicket,      // which blocks move rows (GPU)
     countWords = 32
   };
   // Flags by which control lets others write to a peer: its heap and its window.

@@ -1,4 +1,4 @@
-// Which GPU kernel a GEMM+AllReduce runs on, and how: a pure function of the shape and of the device, tested without one.
+// Which GPU kernel an operation runs on, and how: a pure function of the shape and of the device, tested without one.
 // Figures in comments are of 2 x H200.
 #pragma once
 
@@ -13,18 +13,22 @@ constexpr uint32_t kClusterRows = 256;
 // Bands of columns in which a tile is announced to peers, at most.
 MK_HD constexpr uint32_t mostFlagBands(uint32_t tileN) { return tileN == 128 ? 2 : 1; }
 
+enum class Operation : uint32_t { gemmAr, gemmRs, agGemm };
+
 struct KernelChoice {
   uint32_t tileN = 256;          // 128 or 256
   uint32_t paceNs = 0;           // between two pieces of 2 KiB that a warpgroup stores to peers; 0: as fast as they go
   uint32_t flagBands = 1;        // a tile is announced to peers in so many bands of columns
   uint32_t early = 1;            // steps of K before a tile's end at which the peers' partial results are loaded
   uint32_t clusters = 1;         // that compute
-  uint32_t receiveClusters = 0;  // that sum and finish what arrives from other nodes
+  uint32_t receiveClusters = 0;  // that sum and finish what arrives from other nodes; AllGather: that send to them
   uint32_t copyClusters = 0;     // that copy peers' finished tiles to an ordinary C
+  uint32_t movers = 0;           // AllGather: blocks that copy rows to peers beside computing
 };
 
 struct KernelShape {
-  uint64_t m = 0, n = 0, k = 0;
+  Operation operation = Operation::gemmAr;
+  uint64_t m = 0, n = 0, k = 0;  // ReduceScatter: m of all ranks; AllGather: n of this rank
   uint32_t locals = 1, nodes = 1;
   uint32_t deviceClusters = 66;  // that fit on the device at once
   bool staged = false;           // C is an ordinary pointer
@@ -32,26 +36,35 @@ struct KernelShape {
   uint32_t receiveAgents = 0;    // the caller's choice, or 0
 };
 
+// Blocks that suffice to fill the link with rows: each keeps 32 KiB under way, some 10 GB/s.
+constexpr uint32_t kMovers = 48;
+
 // The link's rate shared by the warpgroups of so many clusters: 2 KiB x 264 in 1450 ns.
 MK_HD constexpr uint32_t linkPaceNs(uint32_t clusters) { return 22 * clusters; }
 
 MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   KernelChoice c;
-  const uint64_t wide = ceilDiv(s.m, kClusterRows) * ceilDiv(s.n, 256);
-  const uint64_t narrow = ceilDiv(s.m, kClusterRows) * ceilDiv(s.n, 128);
+  // No tile has rows of two shards.
+  const uint64_t shards = s.operation == Operation::gemmAr ? 1 : uint64_t{s.locals} * s.nodes;
+  const uint64_t tileRows = ceilDiv(ceilDiv(s.m, shards), kClusterRows) * shards;
+  const uint64_t wide = tileRows * ceilDiv(s.n, 256);
+  const uint64_t narrow = tileRows * ceilDiv(s.n, 128);
+  const bool resultsTravel = s.locals > 1 && s.operation != Operation::agGemm;
   // Narrow tiles multiply 10% slower but are out in half the time: worth it up to about four rounds of wide ones where
   // results travel, and where fewer columns are computed in vain where they do not.
-  const bool fewRounds = s.locals > 1 ? wide <= 4 * uint64_t{s.deviceClusters}
-                                      : ceilDiv(narrow, s.deviceClusters) * 9 < ceilDiv(wide, s.deviceClusters) * 16;
+  const bool fewRounds = resultsTravel ? wide <= 4 * uint64_t{s.deviceClusters}
+                                       : ceilDiv(narrow, s.deviceClusters) * 9 < ceilDiv(wide, s.deviceClusters) * 16;
   c.tileN = s.tileN != 0 ? s.tileN : fewRounds ? 128 : 256;
-  const uint64_t tiles = ceilDiv(s.m, kClusterRows) * ceilDiv(s.n, c.tileN);
+  const uint64_t tiles = tileRows * ceilDiv(s.n, c.tileN);
 
-  if (s.nodes > 1) {
+  if (s.operation == Operation::agGemm) {
+    if (s.nodes > 1) c.receiveClusters = 1;
+  } else if (s.nodes > 1) {
     const uint32_t wanted = s.receiveAgents != 0 ? (s.receiveAgents + 1) / kClusterBlocks : 8;
     const uint32_t most = s.deviceClusters > 2 ? s.deviceClusters - 2 : 1;
     c.receiveClusters = static_cast<uint32_t>(smaller(wanted, most));
   }
-  if (s.staged && s.locals > 1) c.copyClusters = s.deviceClusters >= 16 ? 4 : 1;
+  if (s.staged && resultsTravel) c.copyClusters = s.deviceClusters >= 16 ? 4 : 1;
   const uint64_t others = c.receiveClusters + c.copyClusters;
   const uint64_t room = s.deviceClusters > others ? s.deviceClusters - others : 1;
   // No more than do the same number of tiles each.
@@ -61,9 +74,12 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   // nothing is gained by pacing.  With two rounds all tiles of one are finished at about the same time: announced in bands, and
   // paced so that flags are quick, what comes back overlaps with what is still going out.
   const bool twoRounds = c.tileN == 128 && tiles <= 2 * uint64_t{c.clusters};
-  if (s.locals > 1 && (twoRounds || s.k >= 1024)) c.paceNs = linkPaceNs(c.clusters);
-  if (s.locals > 1 && twoRounds) c.flagBands = mostFlagBands(c.tileN);
+  if (resultsTravel && (twoRounds || s.k >= 1024)) c.paceNs = linkPaceNs(c.clusters);
+  if (resultsTravel && twoRounds) c.flagBands = mostFlagBands(c.tileN);
   c.early = c.tileN == 256 ? 4 : 1;
+  if (s.operation == Operation::agGemm)
+    c.movers = static_cast<uint32_t>(smaller(s.receiveAgents != 0 ? s.receiveAgents : kMovers,
+                                             kClusterBlocks * (uint64_t{c.clusters} + c.receiveClusters)));
   return c;
 }
 

@@ -31,7 +31,7 @@ struct TileStep {
 
 // For results of less than 2^31 tiles and dimensions below 2^31.
 struct TileOrder {
-  uint32_t tiles = 0, chunkTiles = 1, window = 1, locals = 1;
+  uint32_t positions = 0, chunkTiles = 1, window = 1, locals = 1;
   uint32_t waveTiles = 1, waveChunks = 1, lastWave = 0, lastChunks = 1;
   uint32_t startFull = 0, startLast = 0;  // first tile within a wave of the rank after this one
   uint32_t groupRows = 1, tileRows = 0, lastGroup = 0;
@@ -40,7 +40,7 @@ struct TileOrder {
 
   TileOrder() = default;
   explicit constexpr TileOrder(const GemmArPlan& p)
-      : tiles(static_cast<uint32_t>(p.chunks.tiles)),
+      : positions(static_cast<uint32_t>(p.chunks.tiles)),
         chunkTiles(p.chunks.chunkTiles),
         window(static_cast<uint32_t>(p.chunks.window)),
         locals(p.chunks.locals) {
@@ -69,12 +69,12 @@ struct TileOrder {
     byLastRows = FastDivision(tileRows - lastGroup * groupRows);
   }
 
-  // position < tiles.
+  // position < positions.
   MK_HD constexpr TileStep at(uint32_t position) const {
     const uint32_t wave = byWave.divide(position);
     const bool last = wave == lastWave;
     const uint32_t base = wave * waveTiles;
-    const uint32_t count = last ? tiles - base : waveTiles;
+    const uint32_t count = last ? positions - base : waveTiles;
     uint32_t inWave = (last ? startLast : startFull) + position - base;
     if (inWave >= count) inWave -= count;
 

@@ -149,7 +149,7 @@ void benchOne(const Blas& blas, const Nccl* nccl, uint64_t b, uint64_t k, bool t
       const sched::KernelChoice c = sched::chooseKernel(s);
       sched::GemmArShape g;
       g.m = g.n = b;
-      const sched::GemmArPlan plan = sched::planGemmAr(g, gemmArChoice(c, {}), 132);
+      const sched::GemmArPlan plan = sched::planGemmAr(g, clusterChoice(c, {}), 132);
       GemmArOperands op;
       op.k = k;
       op.a = ranks[me].a[set];

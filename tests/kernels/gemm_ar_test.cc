@@ -262,7 +262,7 @@ int main(int argc, char** argv) {
     return 77;
   }
   for (int i = 0; i < kRanks; ++i) {
-    const std::string why = gemmArUnsupported(i);
+    const std::string why = unsupported(i);
     if (!why.empty()) {
       std::printf("SKIP: %s\n", why.c_str());
       return 77;
@@ -271,8 +271,8 @@ int main(int argc, char** argv) {
   makeRanks(ranks);
   for (int i = 0; i < kRanks; ++i) {
     CUDA(cudaSetDevice(i));
-    GemmArDevice device;
-    const std::string why = loadGemmAr(&device);
+    KernelDevice device;
+    const std::string why = loadKernels(&device);
     std::printf("device %d: %u clusters %s\n", i, device.clusters, why.c_str());
     if (!why.empty()) return 1;
   }

@@ -314,7 +314,7 @@ sched::GemmArPlan World::plan(const Problem& p, int me) const {
   sched::GemmChoice choice;
   choice.chunkTiles = p.chunkTiles;
   choice.exchange = p.exchange;
-  return sched::planGemmAr(shape, gemmArChoice(choose(p), choice), 132);
+  return sched::planGemmAr(shape, clusterChoice(choose(p), choice), 132);
 }
 
 void World::launch(int me, const Problem& p, int set, uint32_t hash) {

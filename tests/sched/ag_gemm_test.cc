@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "ag_worlds.h"
+#include "sched/ag_order.h"
 
 namespace mk::sched::test {
 namespace {
@@ -87,6 +88,41 @@ TEST_CASE("allgather: tiles follow the order in which rows come") {
     CHECK(t.shardRow == i / 2 * 4);
     CHECK(t.from.rank == (i % 2 == 0 ? 2 : 3));
   }
+}
+
+TEST_CASE("allgather: the order in 32 bits is the plan's") {
+  uint64_t seen = 0;
+  const auto compare = [&](const AgGemmPlan& p) {
+    const AgOrder order(p);
+    MUST(order.positions == p.positions(), describe(p));
+    for (uint32_t i = 0; i < order.positions; ++i) {
+      const AgStep got = order.at(i);
+      const AgGemmPlan::TileTask want = p.tileAt(i);
+      MUST(got.exists == want.exists && got.node == want.from.node && got.local == want.from.local &&
+               got.rank == want.from.rank && got.shardRow == want.shardRow,
+           describe(p) << ", position " << i);
+      if (!want.exists) continue;
+      ++seen;
+      MUST(got.row == want.shape.row && got.col == want.shape.col && got.rows == want.shape.rows &&
+               got.cols == want.shape.cols && got.firstChunk == want.firstChunk && got.endChunk == want.endChunk,
+           describe(p) << ", position " << i << ": row " << got.row << ", the plan's " << want.shape.row);
+    }
+  };
+  forAgPlans([&](const World&, const std::vector<AgGemmPlan>& plans) {
+    for (const AgGemmPlan& p : plans) compare(p);
+  });
+  // As on a GPU, with more rows of tiles than a group has, and shards that end within one.
+  for (const uint64_t m : {9 * 4 * 256, 9 * 4 * 256 - 700, 9 * 4 * 256 - 2600, 8 * 256, 300}) {
+    for (const World world : {World{1, 4}, World{2, 2}, World{4, 1}}) {
+      AgCase c;
+      c.m = m;
+      c.n = 1000;
+      c.tileM = 256;
+      const RankTable table(world, world.nodes == 2);
+      for (const AgGemmPlan& p : agPlans(world, table, c)) compare(p);
+    }
+  }
+  CHECK(seen > 20000);
 }
 
 TEST_CASE("allgather: places of a bank are disjoint, aligned, below dataBytes, and the same on all who use them") {

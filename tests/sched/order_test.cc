@@ -42,8 +42,8 @@ TEST_CASE("the order of tiles in 32 bits is the plan's") {
             choice.parts = kClusterBlocks;
             const GemmArPlan plan = planGemmAr(shape, choice, 8);
             const TileOrder order(plan);
-            MUST(order.tiles == plan.chunks.tiles, describe(plan));
-            for (uint32_t i = 0; i < order.tiles; ++i, ++positions) {
+            MUST(order.positions == plan.chunks.tiles, describe(plan));
+            for (uint32_t i = 0; i < order.positions; ++i, ++positions) {
               const TileStep got = order.at(i);
               const protocol::TileTask want = protocol::taskAt(plan, i);
               MUST(got.tile == want.tile && got.row == want.shape.row && got.col == want.shape.col &&
@@ -128,9 +128,27 @@ TEST_CASE("two rounds of narrow tiles are shared evenly, announced in bands and 
   CHECK(many.paceNs == 0);
   s.k = 2048;
   CHECK(chooseKernel(s).paceNs == linkPaceNs(64));
+  // Rows that are gathered are moved beside computing, and nothing of the result travels; a node's card is fed by a cluster.
+  s.operation = Operation::agGemm;
+  const KernelChoice gather = chooseKernel(s);
+  CHECK(gather.movers == kMovers);
+  CHECK(gather.paceNs == 0);
+  CHECK(gather.receiveClusters == 0);
+  s.nodes = 2;
+  CHECK(chooseKernel(s).receiveClusters == 1);
+  s.receiveAgents = 7;
+  CHECK(chooseKernel(s).movers == 7);
+  s = {};
+  // No tile has rows of two shards: 4 x 16 tiles of 100 rows of 256 each.
+  s.operation = Operation::gemmRs;
+  s.locals = 4;
+  s.m = 400;
+  s.n = 2048;
+  CHECK(chooseKernel(s).clusters == 64);
   // Without peers nothing is announced; wide tiles make one round of 2048 x 2048, narrow ones two of half the length and more.
-  s.locals = 1;
+  s = {};
   s.m = s.n = 2048;
+  s.k = 2048;
   const KernelChoice alone = chooseKernel(s);
   CHECK(alone.tileN == 256);
   CHECK(alone.flagBands == 1);

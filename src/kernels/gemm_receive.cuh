@@ -1,9 +1,9 @@
 // Roles of whole blocks.  Receive: sums what arrives from other nodes, in the order of the nodes, finishes it and stores it to
-// every local copy of C.  Copy: from this rank's stage to its ordinary C.  The steps are those of protocol::GemmAr's receive()
-// and copyOut(); here each piece of 16 bytes goes through them in registers.
+// every local copy of C, or, of a ReduceScatter, to this rank's.  Copy: from this rank's stage to its ordinary C.  The steps are
+// those of protocol::GemmAr's and GemmRs' receive() and copyOut(); here each piece of 16 bytes goes through them in registers.
 #pragma once
 
-#include "kernels/gemm_ar_compute.cuh"
+#include "kernels/gemm_compute.cuh"
 #include "protocol/command_ring.h"
 #include "protocol/tile_cursor.h"
 
@@ -27,18 +27,23 @@ class Receiver {
         flags_(b.bankFlags(platform_.epoch())) {}
 
   __device__ __forceinline__ bool receive() {
-    const uint64_t owned = plan_.owned();
     for (;;) {
       const uint64_t number = platform_.claim(protocol::OwnLayout::claimReceive);
-      if (number >= plan_.rail.tasks(owned)) return true;
-      const sched::Rail::Task task = plan_.rail.task(number, owned, b_.local(), node());
-      if (task.exists && !chunk(task.index, task.finish)) return false;
+      if constexpr (C::kOp == Operation::gemmRs) {
+        if (number >= plan_.chunksOf(node(), b_.local())) return true;
+        if (!ownRows(number)) return false;
+      } else {
+        const uint64_t owned = plan_.owned();
+        if (number >= plan_.rail.tasks(owned)) return true;
+        const sched::Rail::Task task = plan_.rail.task(number, owned, b_.local(), node());
+        if (task.exists && !chunk(task.index, task.finish)) return false;
+      }
     }
   }
   __device__ __forceinline__ bool copyOut() {
     for (;;) {
       const uint64_t position = platform_.claim(OwnLayout::claimCopy);
-      if (position >= p_.order.tiles) return true;
+      if (position >= p_.order.positions) return true;
       const sched::TileStep t = p_.order.at(static_cast<uint32_t>(position));
       if (t.owner == b_.local()) continue;
       for (uint32_t part = 0; part < plan_.stagedParts(); ++part) {
@@ -78,16 +83,39 @@ class Receiver {
     return protocol::heap(local, flags_ + word * 8);
   }
 
+  // Until all nodes' sums of a chunk are here.  flagWord: of this node's.
+  __device__ __forceinline__ bool waitSums(uint64_t i, uint64_t flagWord, uint64_t item) {
+    // Producer: this rank's flag warps, in FlagKeeper::raise().
+    if (!platform_.wait(flag(b_.local(), flagWord), platform_.epoch(), Match::equal, Why{Stage::nodeSum, -1, -1, item}))
+      return false;
+    for (uint32_t n = 0; n < nodes(); ++n) {
+      if (n != node() && !arrived(i, n, Stage::nodeArrival)) return false;
+    }
+    return true;
+  }
+  // ReduceScatter: chunk i of this rank's rows.
+  __device__ __forceinline__ bool ownRows(uint64_t i) {
+    const uint64_t railChunk = plan_.railChunk(node(), i);
+    if (!waitSums(i, plan_.nodeSumFlag(node(), i), railChunk)) return false;
+    const uint32_t count = plan_.tilesIn(node(), b_.local(), i);
+    for (uint32_t j = 0; j < count; ++j) {
+      const sched::GemmRsTile t = plan_.tileOf(node(), b_.local(), i * plan_.chunkTiles + j);
+      Sums from;
+      from.tile = t.shape;
+      from.tile.row -= t.firstRow;
+      from.before = plan_.elementsBefore(t);
+      from.own = plan_.nodeSum(node(), i);
+      from.arrived = plan_.arrivedSum(i, sched::unskipSelf(0, node()), node());
+      sum(from);
+    }
+    return true;
+  }
+
   // Sums and finishes chunk i of mine, or passes on what its home has finished.
   __device__ __forceinline__ bool chunk(uint64_t i, bool finish) {
     const uint64_t e = platform_.epoch();
     if (finish) {
-      // Producer: this rank's publishing warps.
-      if (!platform_.wait(flag(b_.local(), plan_.nodeSumFlag(i)), e, Match::equal, Why{Stage::nodeSum, -1, -1, i}))
-        return false;
-      for (uint32_t n = 0; n < nodes(); ++n) {
-        if (n != node() && !arrived(i, n, Stage::nodeArrival)) return false;
-      }
+      if (!waitSums(i, plan_.nodeSumFlag(i), i)) return false;
     } else if (!arrived(i, plan_.rail.home(i, b_.local()), Stage::result)) {
       return false;
     }
@@ -103,7 +131,19 @@ class Receiver {
     const uint32_t count = plan_.chunks.tilesIn(chunkNumber);
     for (uint32_t j = 0; j < count; ++j) {
       const protocol::TileTask t = protocol::taskOfTile(plan_, first + j);
-      tile(t, i, finish, home);
+      if (finish) {
+        Sums from;
+        from.tile = t.shape;
+        from.number = static_cast<uint32_t>(t.tile);
+        from.before = plan_.elementsBefore(t.tile);
+        from.own = plan_.nodeSum(i);
+        from.arrived = plan_.arrivedSum(i, sched::unskipSelf(0, node()), node());
+        from.result = plan_.result(i);
+        from.home = home;
+        sum(from);
+      } else {
+        forward(t, i);
+      }
       tileOut(t);
     }
     if (!home) return true;
@@ -127,28 +167,35 @@ class Receiver {
                           Why{stage, -1, static_cast<int32_t>(n), i});
   }
 
-  __device__ __forceinline__ void tile(const protocol::TileTask& t, uint64_t i, bool finish, bool home) {
-    if (!finish) return forward(t, i);
-    if (plan_.shape.wireBytes == 2) return sum<false, false>(t, i, home);
-    if (plan_.shape.outBytes == 2) return sum<true, false>(t, i, home);
-    sum<true, true>(t, i, home);
+  // A tile, and where its sums lie in the bank.
+  struct Sums {
+    sched::Tile tile;               // in rows of C
+    uint32_t number = 0;            // of the tile, where it is staged
+    uint64_t before = 0;            // elements before it in its packed chunk
+    uint64_t own = 0, arrived = 0;  // this node's sum of the chunk; of the others, one after the other
+    uint64_t result = 0;            // home: the finished chunk
+    bool home = false;
+  };
+  __device__ __forceinline__ void sum(const Sums& t) {
+    if (plan_.shape.wireBytes == 2) return sum<false, false>(t);
+    if (plan_.shape.outBytes == 2) return sum<true, false>(t);
+    sum<true, true>(t);
   }
   // Each thread has several pieces of a result in hand, of 16 bytes, all of whose loads are under way at once: the latency of one
   // is a microsecond.
   static constexpr uint32_t kAtOnce = 4;
 
   template <bool kWireWide, bool kOutWide>
-  __device__ __forceinline__ void sum(const protocol::TileTask& t, uint64_t i, bool home) {
+  __device__ __forceinline__ void sum(const Sums& t) {
     constexpr uint32_t kOutBytes = kOutWide ? 4 : 2, kElements = 16 / kOutBytes;
     constexpr uint32_t kUnit = kElements * (kWireWide ? 4 : 2), kLoads = kUnit / 16;
-    const uint32_t across = t.shape.cols / kElements, count = across * t.shape.rows;
+    const uint32_t across = t.tile.cols / kElements, count = across * t.tile.rows;
     const sched::FastDivision byRow(across);
-    const uint64_t before = plan_.elementsBefore(t.tile);
-    const char* const bank = p_.memory.heaps[b_.local()] + bank_ + before * (kWireWide ? 4 : 2);
-    const char* const own = bank + plan_.nodeSum(i);
-    const char* const arrived = bank + plan_.arrivedSum(i, sched::unskipSelf(0, node()), node());
+    const char* const bank = p_.memory.heaps[b_.local()] + bank_ + t.before * (kWireWide ? 4 : 2);
+    const char* const own = bank + t.own;
+    const char* const arrived = bank + t.arrived;
     const uint64_t chunkBytes = plan_.chunkBytes();
-    char* const result = p_.memory.heaps[b_.local()] + bank_ + plan_.result(i) + before * kOutBytes;
+    char* const result = p_.memory.heaps[b_.local()] + bank_ + t.result + t.before * kOutBytes;
     const bool plain = b_.plain();
     for (uint32_t first = platform_.thread(); first < count; first += kAtOnce * BlockPlatform::kThreads) {
       float sums[kAtOnce][8];
@@ -178,10 +225,10 @@ class Receiver {
         const uint32_t u = first + x * BlockPlatform::kThreads;
         if (u < count) {
           const uint32_t row = byRow.divide(u), col = (u - row * across) * kElements;
-          if (!plain) finishElements(sums[x], t, row, col, kElements);
+          if (!plain) finishElements(sums[x], t.tile, row, col, kElements);
           const uint4 v = round<kOutWide>(sums[x]);
-          if (home) storeData(result + uint64_t{u} * 16, v);
-          storeEverywhere(t, row, col, v);
+          if (t.home) storeData(result + uint64_t{u} * 16, v);
+          storeEverywhere(t.tile, t.number, row, col, v);
         }
       }
     }
@@ -203,7 +250,8 @@ class Receiver {
       for (uint32_t x = 0; x < kAtOnce; ++x) {
         const uint32_t u = first + x * BlockPlatform::kThreads;
         const uint32_t row = byRow.divide(u);
-        if (u < count) storeEverywhere(t, row, (u - row * across) * elements, v[x]);
+        if (u < count)
+          storeEverywhere(t.shape, static_cast<uint32_t>(t.tile), row, (u - row * across) * elements, v[x]);
       }
     }
   }
@@ -222,18 +270,26 @@ class Receiver {
       }
     }
   }
-  __device__ __forceinline__ void finishElements(float (&sum)[8], const protocol::TileTask& t, uint32_t row,
-                                                 uint32_t col, uint32_t elements) {
-    const GemmArOperands& op = p_.operands;
-    const uint64_t x = t.shape.col + col;
+  __device__ __forceinline__ void finishElements(float (&sum)[8], const sched::Tile& t, uint32_t row, uint32_t col,
+                                                 uint32_t elements) {
+    const GemmOperands& op = p_.operands;
+    const uint64_t x = t.col + col;
 #pragma unroll
     for (uint32_t y = 0; y < 8; ++y) {
       if (y >= elements) break;
       sum[y] *= op.alpha;
       if (op.beta != 0.0f)
-        sum[y] += op.beta * loadElement<In>(op.c, (t.shape.row + row) * op.cStride + x + y, plan_.shape.outBytes == 4);
+        sum[y] += op.beta * loadElement<In>(op.c, (t.row + row) * op.cStride + x + y, plan_.shape.outBytes == 4);
       if (op.bias != nullptr) sum[y] += loadElement<In>(op.bias, x + y, op.biasType == Type::f32);
     }
+    if (op.activation == protocol::Activation::none) return;
+    float w[8];
+#pragma unroll
+    for (uint32_t y = 0; y < 8; ++y) w[y] = sum[y];
+#pragma unroll 1
+    for (uint32_t y = 0; y < elements; ++y) w[y] = activated(w[y], op.activation);
+#pragma unroll
+    for (uint32_t y = 0; y < 8; ++y) sum[y] = w[y];
   }
   template <bool kWide>
   static __device__ __forceinline__ uint4 round(const float (&s)[8]) {
@@ -247,15 +303,16 @@ class Receiver {
     return row / 64 * (64 * C::kN * outBytes) + col / chunkCols * kChunkBytes +
            inChunk(row % 64, col % chunkCols * outBytes / 16);
   }
-  __device__ __forceinline__ void storeEverywhere(const protocol::TileTask& t, uint32_t row, uint32_t col,
+  __device__ __forceinline__ void storeEverywhere(const sched::Tile& t, uint32_t number, uint32_t row, uint32_t col,
                                                   const uint4& v) {
-    const uint32_t outBytes = plan_.shape.outBytes;
-    const uint64_t inC = ((t.shape.row + row) * p_.operands.cStride + t.shape.col + col) * outBytes;
+    const uint64_t inC = ((t.row + row) * p_.operands.cStride + t.col + col) * plan_.shape.outBytes;
     storeData(p_.operands.c + inC, v);
-    const uint64_t inStage = bank_ + b_.stagedTile(static_cast<uint32_t>(t.tile)) + inImage(row, col);
-    for (uint32_t l = 0; l < b_.locals(); ++l) {
-      if (l == b_.local()) continue;
-      storeData(b_.staged() ? p_.memory.heaps[l] + inStage : p_.operands.peerC[l] + inC, v);
+    if constexpr (C::kSpreads) {
+      const uint64_t inStage = bank_ + b_.stagedTile(number) + inImage(row, col);
+      for (uint32_t l = 0; l < b_.locals(); ++l) {
+        if (l == b_.local()) continue;
+        storeData(b_.staged() ? p_.memory.heaps[l] + inStage : p_.peers[l] + inC, v);
+      }
     }
   }
 
@@ -269,8 +326,8 @@ class Receiver {
   }
 
   const Block<C>& b_;
-  const GemmArParams& p_;
-  const sched::GemmArPlan& plan_;
+  const typename C::Params& p_;
+  const std::remove_cvref_t<decltype(std::declval<typename C::Params>().plan)>& plan_;
   BlockPlatform platform_;
   const uint64_t bank_, flags_;
 };

@@ -1,9 +1,12 @@
-// What the warps of a block share in the GEMM+AllReduce kernel: the map of shared memory, and the ring of tasks, by which the
+// What the warps of a block share in the kernels of all operations: the map of shared memory, and the ring of tasks, by which the
 // loading thread of a cluster tells all warps of both blocks which tile is next.
 #pragma once
 
-#include "kernels/gemm_ar.h"
+#include <type_traits>
+#include <utility>
+
 #include "kernels/mbarrier.cuh"
+#include "kernels/params.h"
 #include "kernels/platform.cuh"
 #include "kernels/tma.cuh"
 
@@ -16,21 +19,25 @@ constexpr uint32_t kChunkBytes = 8192;  // 64 rows of 128 bytes
 constexpr uint32_t kPieceBytes = 2048;  // of a chunk: the 16 rows of one warp
 constexpr uint32_t kTaskSlots = 4;
 constexpr uint32_t kTaskBytes = 48;
-// Who reads a task: flag warp, two storing warps, eight computing ones of each block, and the following block's loading warp.
-constexpr uint32_t kTaskReaders = 2 * 11 + 1;
-// Who reports to the flag warp at its end: loading warp, two storing ones, computing ones.
+// Who reports to the flag warp at its end: loading warp, the two that store or move, computing ones.
 constexpr uint32_t kDrainArrivals = 4;
 
+using sched::Operation;
+
 // Offsets in shared memory.
-template <int kN>
+template <int kN, Operation kOp>
 struct Layout {
-  static constexpr uint32_t kStages = kN == 256 ? 3 : 5;
-  static constexpr uint32_t kBuffers = kN == 256 ? 4 : 2;  // chunks of a finished tile, per warpgroup
+  static constexpr bool kMoves = kOp == Operation::agGemm;
+  static constexpr uint32_t kStages = kN == 256 ? 3 : kMoves ? 4 : 5;
+  // Chunks of a finished tile, per warpgroup; and of rows on their way to a peer.
+  static constexpr uint32_t kBuffers = kN == 256 && !kMoves ? 4 : 2;
+  static constexpr uint32_t kMoveBuffers = kMoves ? 4 : 0;
   static constexpr uint32_t kABytes = kBlockRows * kStepK * 2;
   static constexpr uint32_t kBBytes = kN * kStepK * 2;
   static constexpr uint32_t kStageBytes = kABytes + kBBytes;
   static constexpr uint32_t kChunks = kStages * kStageBytes;
-  static constexpr uint32_t kTasks = kChunks + 2 * kBuffers * kChunkBytes;
+  static constexpr uint32_t kMoved = kChunks + 2 * kBuffers * kChunkBytes;
+  static constexpr uint32_t kTasks = kMoved + kMoveBuffers * kChunkBytes;
   static constexpr uint32_t kBarriers = kTasks + kTaskSlots * kTaskBytes;
   static constexpr uint32_t kFull = kBarriers;
   static constexpr uint32_t kEmpty = kFull + 8 * kStages;
@@ -40,24 +47,37 @@ struct Layout {
   static constexpr uint32_t kTaskEmpty = kTaskFull + 8 * kTaskSlots;  // used in the leading block
   static constexpr uint32_t kPartialReady = kTaskEmpty + 8 * kTaskSlots;
   static constexpr uint32_t kPartialTaken = kPartialReady + 8 * sched::mostFlagBands(kN);
-  static constexpr uint32_t kDrained = kPartialTaken + 8;
+  static constexpr uint32_t kMoveFull = kPartialTaken + 8;
+  static constexpr uint32_t kDrained = kMoveFull + 8 * kMoveBuffers;
   static constexpr uint32_t kRoleKnown = kDrained + 8;
   static constexpr uint32_t kMailbox = kRoleKnown + 8;
   static constexpr uint32_t kHanded = kMailbox + 16;  // tiles handed to the flag warp, by each storing warp
   static constexpr uint32_t kFailed = kHanded + 8;    // this block's results are worth nothing
+  static constexpr uint32_t kRowsKnown = kHanded;     // AllGather: tiles whose rows of A have come
   static constexpr uint32_t kControl = kFailed + 4;   // 1: this block has the control role
   static constexpr uint32_t kTicket = kControl + 4;   // of the cluster, where some do not compute
   static constexpr uint32_t kEnd = kTicket + 4;
   static constexpr uint32_t kBytes = kEnd + 1024;  // and room to align the stages
 };
-static_assert(Layout<256>::kBytes <= 232448 && Layout<128>::kBytes <= 232448);
+static_assert(Layout<256, Operation::gemmAr>::kBytes <= 232448 && Layout<128, Operation::gemmAr>::kBytes <= 232448);
+static_assert(Layout<256, Operation::agGemm>::kBytes <= 232448 && Layout<128, Operation::agGemm>::kBytes <= 232448);
 
-// One instance of the kernel.  Those that are not general are for one node, a C in windows of the inputs' type, which is what
-// travels too, and a plain product: all blocks compute.
-template <class InType, int kTileN, bool kBAlongN, bool kIsGeneral>
+template <Operation kOp>
+using ParamsOf = std::conditional_t<kOp == Operation::gemmAr, GemmArParams,
+                                    std::conditional_t<kOp == Operation::gemmRs, GemmRsParams, AgGemmParams>>;
+
+// One instance of a kernel.  Those that are not general are for one node, results of the inputs' type, which is what travels too,
+// and a plain product: all blocks compute.
+template <Operation kOperation, class InType, int kTileN, bool kBAlongN, bool kIsGeneral>
 struct Config {
   using In = InType;
-  using L = Layout<kTileN>;
+  using L = Layout<kTileN, kOperation>;
+  using Params = ParamsOf<kOperation>;
+  static constexpr Operation kOp = kOperation;
+  // Partial results travel; finished tiles do.
+  static constexpr bool kSums = kOp != Operation::agGemm, kSpreads = kOp == Operation::gemmAr;
+  // Who reads a task: flag warp, storing warps, eight computing ones of each block, and the following block's loading warp.
+  static constexpr uint32_t kTaskReaders = 2 * (kSums ? 11 : 10) + 1;
   static constexpr int kN = kTileN;
   static constexpr bool kAlongN = kBAlongN;
   static constexpr bool kGeneral = kIsGeneral;
@@ -76,24 +96,50 @@ struct Task {
   uint64_t sum;  // with several nodes: of the node's sum of the tile, packed
 };
 
+// A position of the operation's order.
+template <class C>
+using StepOf = std::remove_cvref_t<decltype(std::declval<typename C::Params>().order.at(0))>;
+
+// Its words as AllGather+GEMM has them: all tiles are own ones.
+struct RowsTask {
+  uint32_t kind, row, col;
+  uint32_t rows, cols;
+  uint32_t node, local, rank;  // whose rows of A
+  uint32_t shardRow, firstChunk, endChunk;
+};
+
 template <class C>
 struct Block {
-  const GemmArParams& p;
+  const typename C::Params& p;
   const uint32_t base;   // of shared memory, aligned to 1024
   const uint32_t index;  // in the cluster; 0 leads
 
   __device__ __forceinline__ uint32_t at(uint32_t offset) const { return base + offset; }
   __device__ __forceinline__ bool multiNode() const { return C::kGeneral && p.memory.place.nodes > 1; }
-  __device__ __forceinline__ bool wireWide() const { return C::kGeneral && p.plan.shape.wireBytes == 4; }
-  __device__ __forceinline__ bool outWide() const { return C::kGeneral && p.plan.shape.outBytes == 4; }
-  __device__ __forceinline__ uint32_t wireBytes() const { return C::kGeneral ? p.plan.shape.wireBytes : 2; }
-  __device__ __forceinline__ uint32_t outBytes() const { return C::kGeneral ? p.plan.shape.outBytes : 2; }
-  __device__ __forceinline__ bool plain() const {
-    return !C::kGeneral || (p.operands.alpha == 1.0f && p.operands.beta == 0.0f && p.operands.bias == nullptr);
+  // Own tiles are stored as the node's sums, for whole blocks to add those of other nodes.
+  __device__ __forceinline__ bool nodeSums() const { return C::kSums && multiNode(); }
+  __device__ __forceinline__ uint32_t wireBytes() const {
+    if constexpr (C::kGeneral && C::kSums) {
+      return p.plan.shape.wireBytes;
+    } else {
+      return 2;
+    }
   }
+  __device__ __forceinline__ bool wireWide() const { return C::kGeneral && C::kSums && wireBytes() == 4; }
+  __device__ __forceinline__ uint32_t outBytes() const { return C::kGeneral && p.operands.out == Type::f32 ? 4 : 2; }
+  __device__ __forceinline__ bool outWide() const { return outBytes() == 4; }
+  __device__ __forceinline__ bool plain() const { return !C::kGeneral || isPlain(p.operands); }
   __device__ __forceinline__ uint32_t locals() const { return p.memory.place.locals; }
   __device__ __forceinline__ uint32_t local() const { return p.memory.place.local; }
-  __device__ __forceinline__ bool staged() const { return C::kGeneral && p.plan.shape.staged && locals() > 1; }
+  __device__ __forceinline__ bool staged() const {
+    if constexpr (C::kGeneral && C::kSpreads) {
+      return p.plan.shape.staged && locals() > 1;
+    } else {
+      return false;
+    }
+  }
+  // Own tiles are added to: partial results come from peers.
+  __device__ __forceinline__ bool adds() const { return C::kSums && locals() > 1; }
   __device__ __forceinline__ uint64_t bankData(uint64_t epoch) const {
     return p.memory.heapLayout.data(static_cast<uint32_t>(epoch & 1));
   }
@@ -109,6 +155,14 @@ struct Block {
   }
   __device__ __forceinline__ uint64_t stagedTile(uint32_t tile) const {
     return p.stage + uint64_t{tile} * p.plan.outSlotBytes();
+  }
+  // Row of C of a tile of mine that is mine to finish: ReduceScatter's C has this rank's rows alone.
+  __device__ __forceinline__ uint32_t rowOfC(uint32_t row) const {
+    if constexpr (C::kOp == Operation::gemmRs) {
+      return row - p.firstRow;
+    } else {
+      return row;
+    }
   }
   // Rows of a tile that fall to warpgroup `group`.
   __device__ __forceinline__ uint32_t rowsOf(uint32_t rows, uint32_t group) const {
@@ -165,6 +219,26 @@ class TaskReader {
     next();
     return unpack(a, b, c);
   }
+  __device__ __forceinline__ RowsTask takeRows() {
+    wait();
+    const uint32_t at = block_.at(L::kTasks + kTaskBytes * slot_);
+    const uint4 a = sharedLoad(at), b = sharedLoad(at + 16), c = sharedLoad(at + 32);
+    release(zeroOf(a, b, c));
+    next();
+    RowsTask t;
+    t.kind = a.x & 0xff;
+    t.local = a.x >> 8;
+    t.row = a.y;
+    t.col = a.z;
+    t.rows = a.w & 0xffff;
+    t.cols = a.w >> 16;
+    t.node = b.x;
+    t.rank = b.y;
+    t.shardRow = b.z;
+    t.firstChunk = c.x;
+    t.endChunk = c.y;
+    return t;
+  }
   // The task to come is known, and there is none.
   __device__ __forceinline__ bool knownEnd() const {
     if (!known()) return false;
@@ -209,13 +283,13 @@ class Schedule {
   // Without peers nobody waits for another's tile, so each cluster may take the one of its number at once; later claims count
   // from there.  Otherwise the order of the claims must be that in which clusters come.
   __device__ __forceinline__ void claimFirst() {
-    if (b_.locals() > 1 || b_.multiNode()) return claim();
+    if (inOrder()) return claim();
     position_ = clusterNumber();
     asked_ = false;
   }
   // What is claimed becomes known when it is used: announce() of it may come much later.
   __device__ __forceinline__ void claim() {
-    position_ = addRelaxed(counter(), 1) + (b_.locals() > 1 || b_.multiNode() ? 0 : b_.p.choice.clusters);
+    position_ = addRelaxed(counter(), 1) + (inOrder() ? 0 : b_.p.choice.clusters);
     asked_ = true;
     failed_ = loadRelaxed(platform_.own(protocol::OwnLayout::failed));
     revoked_ = loadRelaxed(platform_.own(protocol::OwnLayout::revoked));
@@ -223,35 +297,33 @@ class Schedule {
   // Before the second claim: not before everyone has a first tile, or the order would be upset; but whoever is not resident is
   // not waited for.
   __device__ __forceinline__ void awaitOthers() const {
-    if (b_.locals() == 1 && !b_.multiNode()) return;
+    if (!inOrder()) return;
     const uint64_t start = clockNs();
     while (loadRelaxed(counter()) < b_.p.choice.clusters && clockNs() - start < 3000) {
     }
   }
+  // Of tiles, by all clusters together.
+  __device__ __forceinline__ bool inOrder() const { return b_.locals() > 1 || b_.multiNode(); }
   __device__ __forceinline__ bool firstOfAll() const { return position_ == 0; }
-  // Tells all.  False: there is no tile left.
-  __device__ __forceinline__ bool announce(uint32_t* row, uint32_t* col) {
-    const GemmArParams& p = b_.p;
-    const bool leave = asked_ && (failed_ == platform_.epoch() || revoked_ != 0);
-    const bool end = position_ >= p.order.tiles || leave;
-    if (leave) {
-      platform_.fail(protocol::FailRecord::revoked, protocol::Why{}, 0, revoked_);
-      sharedStoreRelease(b_.at(L::kFailed), 1);
+  // Tells all.  False: there is no tile left.  `step`: the tile.
+  template <class Step>
+  __device__ __forceinline__ bool announce(Step* step) {
+    const auto& order = b_.p.order;
+    bool end = false;
+    for (;;) {
+      const bool leave = asked_ && (failed_ == platform_.epoch() || revoked_ != 0);
+      if (leave) {
+        platform_.fail(protocol::FailRecord::revoked, protocol::Why{}, 0, revoked_);
+        sharedStoreRelease(b_.at(L::kFailed), 1);
+      }
+      end = position_ >= order.positions || leave;
+      if (end) break;
+      *step = order.at(static_cast<uint32_t>(position_));
+      if (exists(*step)) break;
+      claim();  // a short shard lacks it
     }
     uint4 words[3] = {};
-    if (!end) {
-      const sched::TileStep s = p.order.at(static_cast<uint32_t>(position_));
-      const bool mine = s.owner == b_.local();
-      const uint64_t from = mine ? 0 : sched::skipSelf(b_.local(), s.owner);
-      const uint64_t place = (static_cast<uint64_t>(s.ownedTile) * (b_.locals() - 1) + from) * p.plan.slotBytes();
-      uint64_t sum = 0;
-      if (b_.multiNode()) sum = p.plan.nodeSum(s.ownedChunk) + p.plan.elementsBefore(s.tile) * p.plan.shape.wireBytes;
-      words[0] = {(mine ? taskMine : taskPeers) | s.owner << 8, s.row, s.col, s.rows | s.cols << 16};
-      words[1] = {static_cast<uint32_t>(place), static_cast<uint32_t>(place >> 32), s.tile, s.ownedTile};
-      words[2] = {s.ownedChunk, 0, static_cast<uint32_t>(sum), static_cast<uint32_t>(sum >> 32)};
-      *row = s.row;
-      *col = s.col;
-    }
+    if (!end) fill(words, *step);
     const uint32_t slot = count_ % kTaskSlots;
     if (count_ >= kTaskSlots) barrierWait(b_.at(L::kTaskEmpty + 8 * slot), (count_ / kTaskSlots - 1) & 1);
     ++count_;
@@ -266,6 +338,37 @@ class Schedule {
 
  private:
   __device__ __forceinline__ uint64_t* counter() const { return platform_.own(protocol::OwnLayout::claimCompute); }
+
+  static __device__ __forceinline__ bool exists(const sched::TileStep&) { return true; }
+  static __device__ __forceinline__ bool exists(const sched::RsStep& s) { return s.exists; }
+  static __device__ __forceinline__ bool exists(const sched::AgStep& s) { return s.exists; }
+
+  __device__ __forceinline__ void fill(uint4 (&words)[3], const sched::TileStep& s) const {
+    const uint64_t before = b_.multiNode() ? b_.p.plan.elementsBefore(s.tile) : 0;
+    fillSummed(words, s, b_.multiNode() ? b_.p.plan.nodeSum(s.ownedChunk) + before * b_.wireBytes() : 0);
+  }
+  __device__ __forceinline__ void fill(uint4 (&words)[3], const sched::RsStep& s) const {
+    uint64_t sum = 0;
+    if (b_.multiNode() && s.owner == b_.local()) {
+      const sched::GemmRsPlan& plan = b_.p.plan;
+      const sched::GemmRsTile t = plan.tileOf(s.node, s.owner, s.ownedTile - s.node * plan.shardTiles);
+      sum = plan.nodeSum(t.node, t.chunk) + plan.elementsBefore(t) * b_.wireBytes();
+    }
+    fillSummed(words, s, sum);
+  }
+  __device__ __forceinline__ void fillSummed(uint4 (&words)[3], const sched::TileStep& s, uint64_t sum) const {
+    const bool mine = s.owner == b_.local();
+    const uint64_t from = mine ? 0 : sched::skipSelf(b_.local(), s.owner);
+    const uint64_t place = (static_cast<uint64_t>(s.ownedTile) * (b_.locals() - 1) + from) * b_.p.plan.slotBytes();
+    words[0] = {(mine ? taskMine : taskPeers) | s.owner << 8, s.row, s.col, s.rows | s.cols << 16};
+    words[1] = {static_cast<uint32_t>(place), static_cast<uint32_t>(place >> 32), s.tile, s.ownedTile};
+    words[2] = {s.ownedChunk, 0, static_cast<uint32_t>(sum), static_cast<uint32_t>(sum >> 32)};
+  }
+  __device__ __forceinline__ void fill(uint4 (&words)[3], const sched::AgStep& s) const {
+    words[0] = {taskMine | s.local << 8, s.row, s.col, s.rows | s.cols << 16};
+    words[1] = {s.node, s.rank, s.shardRow, 0};
+    words[2] = {s.firstChunk, s.endChunk, 0, 0};
+  }
 
   const Block<C>& b_;
   LanePlatform<C::kGeneral> platform_;

@@ -1,56 +1,96 @@
-// The moving warps of a block of the GEMM+AllReduce kernel, one thread each: loads of A and B, stores of finished chunks to this
+// The moving warps of a block where partial results travel, one thread each: loads of A and B, stores of finished chunks to this
 // rank and its peers, and flags.
 #pragma once
 
-#include "kernels/gemm_ar_block.cuh"
+#include "kernels/gemm_block.cuh"
 
 namespace mk::kernels {
 
-// Loads the operands of every step of every tile.  The cluster's blocks have rows of A of their own and share B: each loads
-// half of it for both.
+// Loads the operands of every step of a tile.  The cluster's blocks have rows of A of their own and share B: each loads half of
+// it for both.
 template <class C>
-__device__ __forceinline__ void load(const Block<C>& b) {
+class TileLoader {
   using L = typename C::L;
-  const GemmArParams& p = b.p;
-  const bool leads = b.index == 0;
-  Schedule<C> schedule(b);
-  TaskReader<C> tasks(b);
-  if (leads) {
-    schedule.claimFirst();
-    sharedStoreRelease(b.at(L::kControl), schedule.firstOfAll() ? 1 : 0);
-    barrierArrive(b.at(L::kRoleKnown));
-  }
-  uint32_t stage = 0, parity = 1;
-  for (bool first = true;; first = false) {
-    uint32_t row = 0, col = 0;
-    if (leads) {
-      if (!schedule.announce(&row, &col)) break;
-    } else {
-      const Task t = tasks.take();
-      if (t.kind == taskEnd) break;
-      row = t.row;
-      col = t.col;
-    }
-    row += b.index * kBlockRows;
-    col += b.index * (C::kN / 2);
+
+ public:
+  __device__ __forceinline__ explicit TileLoader(const Block<C>& b) : b_(b) {}
+
+  // row: of the tile's first row in `a`.  atStep(k) is called before each step but the first kStages.
+  template <class AtStep>
+  __device__ __forceinline__ void tile(const CUtensorMap* a, uint32_t row, uint32_t col, AtStep&& atStep) {
+    const auto& p = b_.p;
+    row += b_.index * kBlockRows;
+    col += b_.index * (C::kN / 2);
     for (uint32_t k = p.kFirst; k < p.kFirst + p.kSteps; ++k) {
-      const uint32_t to = b.at(stage * L::kStageBytes);
-      const uint32_t full = b.at(L::kFull + 8 * stage);
-      barrierWait(b.at(L::kEmpty + 8 * stage), parity);
+      atStep(k - p.kFirst);
+      const uint32_t to = b_.at(stage_ * L::kStageBytes);
+      const uint32_t full = b_.at(L::kFull + 8 * stage_);
+      barrierWait(b_.at(L::kEmpty + 8 * stage_), parity_);
       barrierExpect(full, L::kStageBytes);
-      loadBox(to, &p.a, k * kStepK, row, full);
-      const uint32_t half = to + L::kABytes + b.index * (L::kBBytes / 2);
+      loadBox(to, a, k * kStepK, row, full);
+      const uint32_t half = to + L::kABytes + b_.index * (L::kBBytes / 2);
       if constexpr (C::kAlongN) {
         for (uint32_t i = 0; i < C::kN / 128; ++i)
           loadBoxToAll(half + i * kChunkBytes, &p.b, col + 64 * i, k * kStepK, full, 3);
       } else {
         loadBoxToAll(half, &p.b, k * kStepK, col, full, 3);
       }
-      if (++stage == L::kStages) {
-        stage = 0;
-        parity ^= 1;
+      if (++stage_ == L::kStages) {
+        stage_ = 0;
+        parity_ ^= 1;
       }
     }
+  }
+
+ private:
+  const Block<C>& b_;
+  uint32_t stage_ = 0, parity_ = 1;
+};
+
+// Loads the operands of every tile.
+template <class C>
+__device__ __forceinline__ void load(const Block<C>& b) {
+  using L = typename C::L;
+  const bool leads = b.index == 0;
+  Schedule<C> schedule(b);
+  TaskReader<C> tasks(b);
+  TileLoader<C> loader(b);
+  if (leads) {
+    schedule.claimFirst();
+    sharedStoreRelease(b.at(L::kControl), schedule.firstOfAll() ? 1 : 0);
+    barrierArrive(b.at(L::kRoleKnown));
+  }
+  for (bool first = true;; first = false) {
+    StepOf<C> step;
+    uint32_t row = 0, col = 0;
+    // A first tile that goes by the cluster's number is known to both blocks: loads begin before anyone is told.
+    bool known = first && !schedule.inOrder() && clusterNumber() < b.p.order.positions;
+    if (known) {
+      step = b.p.order.at(clusterNumber());
+      row = step.row;
+      col = step.col;
+    } else if (leads) {
+      if (!schedule.announce(&step)) break;
+      row = step.row;
+      col = step.col;
+    } else {
+      const Task t = tasks.take();
+      if (t.kind == taskEnd) break;
+      row = t.row;
+      col = t.col;
+    }
+    const auto tell = [&] {
+      if (leads) {
+        schedule.announce(&step);
+      } else {
+        tasks.take();
+      }
+      known = false;
+    };
+    loader.tile(&b.p.a, row, col, [&](uint32_t k) {
+      if (known && k == 1) tell();
+    });
+    if (known) tell();
     // One tile ahead, and not before this one's loads are under way: who claims early takes what another would have begun sooner.
     if (leads) {
       if (first) schedule.awaitOthers();
@@ -83,7 +123,7 @@ class Pace {
 template <class C>
 __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
   using L = typename C::L;
-  const GemmArParams& p = b.p;
+  const auto& p = b.p;
   LanePlatform<C::kGeneral> platform(p.memory, sched::Role::compute);
   const uint64_t bank = b.bankData(platform.epoch());
   const uint32_t wireBytes = b.wireBytes(), outBytes = b.outBytes();
@@ -127,12 +167,13 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
     const uint32_t bytes = mine && !multi ? outBytes : wireBytes;
     const uint32_t chunkCols = 128 / bytes;
     const uint32_t chunks = rows == 0 ? 0 : (t.cols + chunkCols - 1) / chunkCols;
-    const uint32_t row = t.row + b.index * kBlockRows + group * 64;
+    const uint32_t row = b.rowOfC(t.row) + b.index * kBlockRows + group * 64;
     const bool paced = p.choice.paceNs != 0 && !tasks.knownEnd();
     const bool hands = !mine || staged || multi;
     if (!mine) {
       openBank(t.owner);
     } else if (!multi) {
+      // Also where nobody else writes to this rank's C: user memory is written once all have entered with the same plan.
       for (uint32_t l = 0; l < b.locals(); ++l) {
         if (l != b.local()) open(l);
       }
@@ -140,7 +181,10 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
     // Partial results lie by warp, then chunk; staged tiles are images of the chunks.
     char* const partial =
         mine ? nullptr : p.memory.heaps[t.owner] + bank + t.place + (b.index * 2 + group) * (64 * C::kN) * wireBytes;
-    const uint64_t image = staged ? bank + b.stagedTile(t.tile) + (b.index * 2 + group) * (64 * C::kN) * outBytes : 0;
+    uint64_t image = 0;
+    if constexpr (C::kSpreads) {
+      if (staged) image = bank + b.stagedTile(t.tile) + (b.index * 2 + group) * (64 * C::kN) * outBytes;
+    }
     uint32_t j = 0;
     for (uint32_t band = 1; band <= C::kFlagBands; ++band) {
       const uint32_t all = band * (C::kN / C::kFlagBands / chunkCols);
@@ -167,17 +211,19 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
           const uint32_t x = t.col + j * chunkCols;
           storeBox(&p.c, from, x, row);
           if (paced) storesCommit();
-          for (uint32_t s = 1; s < b.locals(); ++s) {
-            const uint32_t l = b.local() + s < b.locals() ? b.local() + s : b.local() + s - b.locals();
-            for (uint32_t q = 0; q < pieces; ++q) {
-              if (paced) pace.step();
-              if (staged) {
-                storeBytes(p.memory.heaps[l] + image + j * kChunkBytes + q * kPieceBytes, from + q * kPieceBytes,
-                           kPieceBytes);
-              } else {
-                storeBox(&p.peerC[l], from + q * kPieceBytes, x, row + 16 * q);
+          if constexpr (C::kSpreads) {
+            for (uint32_t s = 1; s < b.locals(); ++s) {
+              const uint32_t l = b.local() + s < b.locals() ? b.local() + s : b.local() + s - b.locals();
+              for (uint32_t q = 0; q < pieces; ++q) {
+                if (paced) pace.step();
+                if (staged) {
+                  storeBytes(p.memory.heaps[l] + image + j * kChunkBytes + q * kPieceBytes, from + q * kPieceBytes,
+                             kPieceBytes);
+                } else {
+                  storeBox(&p.peerC[l], from + q * kPieceBytes, x, row + 16 * q);
+                }
+                if (paced) storesCommit();
               }
-              if (paced) storesCommit();
             }
           }
         }
@@ -203,7 +249,12 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
       }
     }
   }
-  storesComplete();
+  // Nobody but who comes after the launch reads what a rank without peers has stored.
+  if (b.locals() == 1 && !multi) {
+    storesRead<0>();
+  } else {
+    storesComplete();
+  }
   barrierArrive(b.at(L::kDrained));
 }
 
@@ -270,14 +321,16 @@ class FlagKeeper {
     barrierWait(b_.at(L::kDrained), 0);
     if (sharedLoadAcquire(b_.at(L::kFailed)) != 0) return false;
     // One word counts blocks that have finished and own tiles that are out.
-    const uint64_t before = addAcqRel(platform_.own(OwnLayout::finished), kBlockFinished | out_);
+    uint64_t* const finished = platform_.own(OwnLayout::finished);
+    const bool alone = b_.locals() == 1 && !b_.multiNode();
+    const uint64_t before = alone ? addRelaxed(finished, kBlockFinished) : addAcqRel(finished, kBlockFinished | out_);
     if (out_ != 0 && !b_.staged() && b_.locals() > 1 && static_cast<uint32_t>(before) + out_ == p_.ownedParts) {
-      // All of this rank's tiles are out, and so all that was sent to it has been read: one fence for both flags.
+      // All of this rank's tiles are out, and so all that was sent to it has been read: one fence for all flags.
       const uint64_t done = p_.memory.controlLayout.doneLocal(b_.local());
       fenceSystem();
       for (uint32_t l = 0; l < b_.locals(); ++l) {
         if (l == b_.local()) continue;
-        storeRelaxed(flag(l, p_.outFlags + b_.local()), epoch_);
+        if constexpr (C::kSpreads) storeRelaxed(flag(l, p_.outFlags + b_.local()), epoch_);
         storeRelaxed(reinterpret_cast<uint64_t*>(p_.memory.heaps[l] + done), epoch_);
       }
     }
@@ -322,11 +375,10 @@ class FlagKeeper {
     if (!mine) {
       storeReleaseSystem(flag(t.owner, b_.partialFlag(t.ownedTile, local, t.owner, band)), epoch_);
     } else if (b_.multiNode()) {
-      const uint64_t chunk = p_.plan.chunks.ownedChunk(local, t.ownedChunk);
       if (platform_.arrive(OwnLayout::firstCounter(b_.locals(), p_.memory.place.nodes) + t.ownedChunk,
-                           uint64_t{p_.plan.chunks.tilesIn(chunk)} * p_.plan.parts))
-        storeReleaseDevice(flag(local, p_.plan.nodeSumFlag(t.ownedChunk)), epoch_);
-    } else {
+                           uint64_t{tilesInChunk(t.ownedChunk)} * p_.plan.parts))
+        storeReleaseDevice(flag(local, nodeSumFlag(t.ownedChunk)), epoch_);
+    } else if constexpr (C::kSpreads) {
       fenceSystem();
       for (uint32_t l = 0; l < b_.locals(); ++l) {
         if (l != local)
@@ -336,8 +388,25 @@ class FlagKeeper {
     }
   }
 
+  // Of an own chunk, by its number among this rank's.
+  __device__ __forceinline__ uint32_t tilesInChunk(uint32_t ownedChunk) const {
+    if constexpr (C::kOp == Operation::gemmRs) {
+      const uint32_t node = static_cast<uint32_t>(ownedChunk / p_.plan.shardChunks);
+      return p_.plan.tilesIn(node, b_.local(), ownedChunk - node * p_.plan.shardChunks);
+    } else {
+      return p_.plan.chunks.tilesIn(p_.plan.chunks.ownedChunk(b_.local(), ownedChunk));
+    }
+  }
+  __device__ __forceinline__ uint64_t nodeSumFlag(uint32_t ownedChunk) const {
+    if constexpr (C::kOp == Operation::gemmRs) {
+      return p_.plan.nodeSumFlagBase() + ownedChunk;
+    } else {
+      return p_.plan.nodeSumFlag(ownedChunk);
+    }
+  }
+
   const Block<C>& b_;
-  const GemmArParams& p_;
+  const typename C::Params& p_;
   LanePlatform<C::kGeneral> platform_;
   const uint64_t epoch_, flags_;
   uint32_t handed_ = 0, out_ = 0;

@@ -1,11 +1,11 @@
-// The computing warpgroups of the GEMM+AllReduce kernel: the main loop, and what becomes of a tile's sums.  A peer's tile is
+// The computing warpgroups: the main loop, and what becomes of a tile's sums.  A peer's tile is
 // rounded and handed to the storing warp in the order in which it lies in registers; to an own one the peers' partial results
 // are added, and it is finished and handed on as an image of the result, or, with several nodes, stored as the node's sum.
 #pragma once
 
 #include <type_traits>
 
-#include "kernels/gemm_ar_block.cuh"
+#include "kernels/gemm_block.cuh"
 #include "kernels/wgmma.cuh"
 
 namespace mk::kernels {
@@ -35,6 +35,19 @@ template <class In>
 __device__ __forceinline__ float loadElement(const void* base, uint64_t index, bool wide) {
   if (wide) return static_cast<const float*>(base)[index];
   return static_cast<float>(static_cast<const In*>(base)[index]);
+}
+
+__device__ __forceinline__ float activated(float x, protocol::Activation kind) {
+  switch (kind) {
+    case protocol::Activation::relu:
+      return x < 0.0f ? 0.0f : x;  // not fmaxf, which drops a NaN
+    case protocol::Activation::gelu:
+      return x * normcdff(x);
+    case protocol::Activation::silu:
+      return x / (1.0f + expf(-x));
+    default:
+      return x;
+  }
 }
 
 // Offset of 16 bytes in a chunk: rows of 128 bytes, swizzled as the copy unit does.
@@ -75,7 +88,7 @@ class Computer {
       tasks.next();
       if (t.kind == taskEnd) return;
       const bool mine = t.kind == taskMine;
-      const bool add = mine && b_.locals() > 1;
+      const bool add = mine && b_.adds();
       const char* const partial =
           bank + t.place + ((b_.index * 2 + group_) * 64 + warp_ * 16) * kN * b_.wireBytes() + lane_ * 16;
 
@@ -98,15 +111,15 @@ class Computer {
       for (int i = 0; i < kN / 2; ++i) asm volatile("" : "+f"(d_[i])::"memory");
       const uint32_t rows = b_.rowsOf(t.rows, group_);
       const uint32_t first = b_.index * kBlockRows + group_ * 64;  // row of the tile
-      char* const sum = b_.multiNode() ? bank + t.sum : nullptr;
-      const bool wide = b_.multiNode() ? wireWide : outWide;
+      char* const sum = b_.nodeSums() ? bank + t.sum : nullptr;
+      const bool wide = b_.nodeSums() ? wireWide : outWide;
       bands<0>([&](auto number) {
         constexpr int kBand = decltype(number)::value;
         const bool stores = rows != 0 && kBand * 64 < t.cols;
         float v[32];
 #pragma unroll
         for (int i = 0; i < 32; ++i) v[i] = d_[kBand * 32 + i];
-        if (!mine) {
+        if (C::kSums && !mine) {
           if (stores) {
             if (wireWide) {
               pushWide(v, t.cols - kBand * 64);
@@ -134,7 +147,7 @@ class Computer {
           }
         }
         if (stores) {
-          if (!b_.multiNode() && !b_.plain()) finish(v, t, first, rows, outWide, kBand);
+          if (!b_.nodeSums() && !b_.plain()) finish(v, t, first, rows, outWide, kBand);
           if (wide) {
             imagesWide(v, t.cols, rows, sum, first, kBand);
           } else {
@@ -207,7 +220,8 @@ class Computer {
   }
   // Partial results of a band but the one held, in the order of the local ranks.
   __device__ __forceinline__ void addOthers(float* v, const char* partial, bool wide, int band) {
-    const uint64_t slot = p_.plan.slotBytes();
+    uint64_t slot = 0;
+    if constexpr (C::kSums) slot = p_.plan.slotBytes();
     for (uint32_t x = wide ? 0 : 1; x + 1 < b_.locals(); ++x) {
       const char* const from = partial + x * slot;
       uint4 piece[4];
@@ -238,10 +252,21 @@ class Computer {
       v[i] *= alpha;
       if (row >= rows || col >= t.cols) continue;
       if (beta != 0.0f)
-        v[i] += beta *
-                loadElement<In>(p_.operands.c, uint64_t{t.row + first + row} * p_.operands.cStride + t.col + col, wide);
+        v[i] +=
+            beta * loadElement<In>(p_.operands.c,
+                                   uint64_t{b_.rowOfC(t.row) + first + row} * p_.operands.cStride + t.col + col, wide);
       if (bias != nullptr) v[i] += loadElement<In>(bias, t.col + col, biasWide);
     }
+    const protocol::Activation kind = p_.operands.activation;
+    if (kind == protocol::Activation::none) return;
+    // A loop in earnest, through memory: unrolled it would be longer than all the rest of the kernel.
+    float w[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i) w[i] = v[i];
+#pragma unroll 1
+    for (int i = 0; i < 32; ++i) w[i] = activated(w[i], kind);
+#pragma unroll
+    for (int i = 0; i < 32; ++i) v[i] = w[i];
   }
 
   // A free chunk of this warpgroup, and handing it to the storing warp.
@@ -331,7 +356,7 @@ class Computer {
   }
 
   const Block<C>& b_;
-  const GemmArParams& p_;
+  const typename C::Params& p_;
   const uint32_t thread_, group_, warp_, lane_;
   uint32_t stage_ = 0, parity_ = 0, previous_ = 0, chunk_ = 0;
   float d_[kN / 2];

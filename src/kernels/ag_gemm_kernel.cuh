@@ -1,0 +1,100 @@
+// The kernel of AllGather+GEMM: one persistent launch of clusters of two blocks that compute tiles of C, each from rows of one
+// rank, as they come.  Rows are moved beside that by a warp of some of the blocks (ag_gemm_move.cuh).  With several nodes the first
+// cluster to come does not compute: a thread of it sends.  As in gemm_kernel.cuh, whoever waits for other ranks in vain marks
+// the block and goes on, so that all leave by the ordinary end of the list of tasks.
+#pragma once
+
+#include "kernels/ag_gemm_move.cuh"
+#include "kernels/gemm_compute.cuh"
+#include "kernels/gemm_start.cuh"
+#include "protocol/ag_gemm.h"
+#include "protocol/control.h"
+
+namespace mk::kernels {
+
+// The end of the control role, by whoever is last to finish.
+template <class C, class Platform>
+__device__ __forceinline__ void closeGather(const Block<C>& b, Platform& platform) {
+  const uint64_t epoch = platform.epoch(), flags = b.bankFlags(epoch);
+  const sched::AgGemmPlan& plan = b.p.plan;
+  // Movers have seen all that comes from other nodes; of what local peers store there is one flag each.
+  for (uint32_t l = 0; l < b.locals(); ++l) {
+    if (l == b.local() || plan.movesToPeer(l) == 0) continue;
+    // Producer: local rank l, in Mover::raise().
+    if (!platform.wait(protocol::heap(b.local(), flags + plan.outFlag(l) * 8), epoch, protocol::Match::equal,
+                       protocol::Why{protocol::Stage::output, static_cast<int32_t>(l), -1, 0}))
+      return;
+  }
+  if (protocol::close(platform)) endLaunch(platform);
+}
+
+// Warp 1: of one block it is the launch's control agent too, which opens the launch.  The last to finish closes it.
+template <class C>
+__device__ __forceinline__ void watch(const Block<C>& b, bool computes, bool controls, uint32_t lane) {
+  using L = typename C::L;
+  LanePlatform<C::kGeneral> platform(b.p.memory, sched::Role::control);
+  if (lane == 0 && controls && !protocol::enter(platform, b.p.hash)) sharedStoreRelease(b.at(L::kFailed), 1);
+  __syncwarp();
+  if (computes) watchRows(b, lane);
+  if (lane != 0) return;
+  barrierWait(b.at(L::kDrained), 0);
+  if (sharedLoadAcquire(b.at(L::kFailed)) != 0) return;
+  if (addAcqRel(platform.own(protocol::OwnLayout::finished), 1) + 1 == gridDim.x) closeGather(b, platform);
+}
+
+template <class C>
+__device__ __forceinline__ void sendRows(const Block<C>& b) {
+  using P = LanePlatform<true>;
+  P platform(b.p.memory, sched::Role::send);
+  if (!protocol::AgGemm<P>(platform, b.p.plan, b.p.hash).send()) sharedStoreRelease(b.at(C::L::kFailed), 1);
+}
+
+template <class C>
+__global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
+    agGemmKernel(const __grid_constant__ AgGemmParams p) {
+  using L = typename C::L;
+  extern __shared__ uint8_t shared[];
+  const Block<C> b{p, alignedShared(shared), blockInCluster()};
+  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+
+  startBlock(b);
+  // Control is with the sending cluster; where there is none, with whoever claims the first tile.
+  const uint32_t senders = C::kGeneral ? p.choice.receiveClusters : 0;
+  const uint32_t ticket = senders != 0 ? takeTicket(b) : 0;
+  const bool computes = senders == 0 || ticket >= senders;
+  const bool first = senders != 0 && ticket == 0 && b.index == 0;
+
+  if (threadIdx.x >= 128) {
+    registersUp<kComputeRegisters>();
+    if (computes) Computer<C>(b, threadIdx.x - 128).run();
+    if (threadIdx.x == 128) barrierArrive(b.at(L::kDrained));
+  } else {
+    registersDown<kMoveRegisters>();
+    if (warp == 1) {
+      bool controls = first;
+      if (senders == 0 && b.index == 0 && lane == 0) {
+        barrierWait(b.at(L::kRoleKnown), 0);
+        controls = sharedLoadAcquire(b.at(L::kControl)) != 0;
+      }
+      watch(b, computes, controls, lane);
+    } else if (lane == 0) {
+      if (warp == 3) {
+        if (!Mover<C>(b).run()) sharedStoreRelease(b.at(L::kFailed), 1);
+        barrierArrive(b.at(L::kDrained));
+      } else if (!computes) {
+        if constexpr (C::kGeneral) {
+          if (warp == 0 && first) sendRows(b);
+        }
+        barrierArrive(b.at(L::kDrained));
+      } else if (warp == 0) {
+        loadRows(b);
+      } else {
+        storeTiles(b);
+      }
+    }
+    __syncwarp();
+  }
+  leaveBlock(b);
+}
+
+}  // namespace mk::kernels

@@ -1,0 +1,40 @@
+#include "kernels/ag_gemm.h"
+#include "kernels/launch_tools.h"
+
+namespace mk::kernels {
+
+std::string launchAgGemm(const RankMemory& memory, const sched::AgGemmPlan& plan, const sched::KernelChoice& choice,
+                         uint32_t hash, const AgGemmOperands& op, cudaStream_t stream) {
+  AgGemmParams p = {};
+  MapMaker maps(memory.own);
+  const sched::Shards& shards = plan.shards;
+  const uint64_t n = plan.shape.n, k = plan.shape.k;
+  fillParams(&p, &maps, memory, choice, hash, op, shards.rows(plan.mine().rank), n);
+  p.plan = plan;
+  p.order = sched::AgOrder(plan);
+  // The host's table of ranks is not the device's.
+  if (plan.shape.ranks.table != nullptr) p.plan.shape.ranks.table = p.order.ranks.table = memory.rankTable;
+  for (uint32_t l = 0; l < memory.place.locals; ++l) p.gathered[l] = op.gathered[l];
+  p.gatheredStride = op.gatheredStride;
+  if (shards.ranks == 1 && plan.shape.gathered == sched::Gathered::none) p.choice.movers = 0;
+
+  p.wholeShards = static_cast<uint32_t>(shards.height() == 0 ? 0 : shards.m / shards.height());
+  const uint64_t inWhole = p.wholeShards * shards.height();
+  maps.writesPlanes(&p.c, {"C", op.out, op.c, shards.height(), n, op.cStride}, 64, p.wholeShards);
+  char* const shortC = inWhole == shards.m ? nullptr : op.c + inWhole * op.cStride * typeBytes(op.out);
+  maps.writesPlanes(&p.shortC, {"C", op.out, shortC, shards.m - inWhole, n, op.cStride}, 64, 1);
+  const char* const heap = memory.heaps[memory.place.local];
+  const uint64_t packedRows = plan.dataBytes() == 0 ? 0 : plan.dataBytes() / plan.rowBytes();
+  for (uint32_t bank = 0; bank < 2; ++bank)
+    maps.reads(&p.banks[bank], {"the gathered rows", op.in, heap + memory.heapLayout.data(bank), packedRows, k, k},
+               128);
+  maps.reads(
+      &p.all,
+      {"gathered", op.in, plan.windowed() ? op.gathered[memory.place.local] : nullptr, shards.m, k, op.gatheredStride},
+      128);
+  if (!maps.why().empty()) return maps.why();
+  const bool general = plan.multiNode() || !isPlain(op) || op.out == Type::f32;
+  return launchKernel("AllGather+GEMM", &p, general, stream);
+}
+
+}  // namespace mk::kernels

@@ -1,0 +1,414 @@
+// The moving warps of a block of the AllGather+GEMM kernel.  Warp 0 (one thread) loads A, where it has come to, and B; warp 1 (all
+// its threads) looks whether the rows under the tiles to come are there; warp 2 (one thread) stores finished chunks to C; warp 3
+// (one thread) copies rows: of this rank's shard, and of what other nodes send, to the local peers, and to the caller's gathered A.
+// The steps of the last are those of protocol::AgGemm.
+#pragma once
+
+#include "kernels/gemm_move.cuh"
+#include "protocol/ag_gemm.h"
+
+namespace mk::kernels {
+
+// ---- Loads
+
+template <class C>
+__device__ __forceinline__ bool isOwnRows(const Block<C>& b, uint32_t node, uint32_t local) {
+  return local == b.local() && (!b.multiNode() || node == b.p.memory.place.node);
+}
+
+// Which matrix has the rows of a shard, and in which of its rows the shard begins.
+template <class C>
+struct RowsSource {
+  const CUtensorMap* map;
+  uint32_t row;
+  __device__ __forceinline__ RowsSource(const Block<C>& b, uint64_t epoch, uint32_t node, uint32_t local,
+                                        uint32_t rank) {
+    const AgGemmParams& p = b.p;
+    if (isOwnRows(b, node, local)) {
+      map = &p.a;
+      row = 0;
+    } else if (p.plan.windowed() && local != b.local()) {
+      map = &p.all;
+      row = rank * p.order.height;
+    } else {
+      map = &p.banks[epoch & 1];
+      row = (p.plan.windowed() ? node : rank) * p.order.height;
+    }
+  }
+};
+
+template <class C>
+__device__ __forceinline__ void loadRows(const Block<C>& b) {
+  using L = typename C::L;
+  const AgGemmParams& p = b.p;
+  const bool leads = b.index == 0;
+  const uint64_t epoch = loadRelaxed(p.memory.own + protocol::OwnLayout::epoch) + 1;
+  Schedule<C> schedule(b);
+  TaskReader<C> tasks(b);
+  TileLoader<C> loader(b);
+  // Tiles are told when the loads of the one before are nearly all under way: then the rows under them can be looked for.
+  constexpr uint32_t kAhead = 6;
+  const uint32_t claimAt = p.kSteps > kAhead + 2 ? p.kSteps - kAhead - 2 : 0;
+  const uint32_t announceAt = p.kSteps > kAhead ? p.kSteps - kAhead : 1;
+  sched::AgStep step;
+  bool more = true;
+  if (leads) {
+    schedule.claimFirst();
+    sharedStoreRelease(b.at(L::kControl), schedule.firstOfAll() ? 1 : 0);
+    barrierArrive(b.at(L::kRoleKnown));
+    more = schedule.announce(&step);
+  }
+  for (uint32_t number = 1;; ++number) {
+    uint32_t node = 0, local = 0, rank = 0, shardRow = 0, col = 0;
+    if (leads) {
+      if (!more) break;
+      node = step.node;
+      local = step.local;
+      rank = step.rank;
+      shardRow = step.shardRow;
+      col = step.col;
+    } else {
+      const RowsTask t = tasks.takeRows();
+      if (t.kind == taskEnd) break;
+      node = t.node;
+      local = t.local;
+      rank = t.rank;
+      shardRow = t.shardRow;
+      col = t.col;
+    }
+    if (!isOwnRows(b, node, local)) {
+      // Producer: this block's warp 1, in watchRows().
+      while (sharedLoadAcquire(b.at(L::kRowsKnown)) < number) {
+      }
+      fenceAsyncGlobal();
+    }
+    const RowsSource<C> from(b, epoch, node, local, rank);
+    bool told = false;
+    loader.tile(from.map, from.row + shardRow, col, [&](uint32_t k) {
+      if (!leads) return;
+      if (k == claimAt) {
+        if (number == 1) schedule.awaitOthers();
+        schedule.claim();
+      } else if (k == announceAt) {
+        more = schedule.announce(&step);
+        told = true;
+      }
+    });
+    if (leads && !told) more = schedule.announce(&step);  // a tile of one step
+  }
+  barrierArrive(b.at(L::kDrained));
+}
+
+// All threads of a warp.  Until the rows under this block's part of each tile are there; one flag a thread.  After a failure it
+// lets everyone go on: the block stores nothing more.
+template <class C>
+__device__ __forceinline__ void watchRows(const Block<C>& b, uint32_t lane) {
+  using L = typename C::L;
+  const AgGemmParams& p = b.p;
+  LanePlatform<C::kGeneral> platform(p.memory, sched::Role::compute);
+  const uint64_t epoch = platform.epoch(), flags = b.bankFlags(epoch);
+  TaskReader<C> tasks(b);
+  bool failed = false;
+  for (uint32_t number = 1;; ++number) {
+    RowsTask t = {};
+    if (lane == 0) t = tasks.takeRows();
+    const auto share = [](uint32_t* v) { *v = __shfl_sync(0xffffffffu, *v, 0); };
+    share(&t.kind);
+    if (t.kind == taskEnd) return;
+    share(&t.node);
+    share(&t.local);
+    share(&t.rank);
+    share(&t.firstChunk);
+    share(&t.endChunk);
+    if (!isOwnRows(b, t.node, t.local) && !failed) {
+      for (uint32_t chunk = t.firstChunk + lane; chunk < t.endChunk && !failed; chunk += 32) {
+        protocol::Why why{protocol::Stage::peerRows, static_cast<int32_t>(t.local), -1, chunk};
+        uint64_t offset = flags + p.plan.chunkFlag(p.plan.shard(t.node, t.local), chunk) * 8;
+        if (b.multiNode() && t.local == b.local()) {
+          const sched::Place& at = p.memory.place;
+          const uint32_t distance = at.node >= t.node ? at.node - t.node : at.node + at.nodes - t.node;
+          why = protocol::Why{protocol::Stage::railRows, -1, static_cast<int32_t>(t.node), chunk};
+          offset = sched::arrivalFlag(p.memory.heapLayout, p.memory.controlLayout, p.plan.slot(distance, chunk),
+                                      p.plan.sender(distance), epoch);
+        }
+        // Producer: local rank t.local, in Mover::storeAtPeer(); or, of my own rail, the node before or t.node, in send().
+        failed = !platform.wait(protocol::heap(b.local(), offset), epoch, protocol::Match::equal, why);
+      }
+      // The rows were written by peers' copy units or a card, and the copy unit reads them next.
+      fenceAsyncGlobal();
+      failed = __any_sync(0xffffffffu, failed);
+      if (lane == 0) {
+        if (failed) sharedStoreRelease(b.at(L::kFailed), 1);
+        platform.progress();
+      }
+    }
+    __syncwarp();
+    if (lane == 0) sharedStoreRelease(b.at(L::kRowsKnown), number);
+  }
+}
+
+// ---- Stores to C
+
+// The chunks of both computing warpgroups, which finish them at about the same time.
+template <class C>
+__device__ __forceinline__ void storeTiles(const Block<C>& b) {
+  using L = typename C::L;
+  const AgGemmParams& p = b.p;
+  LanePlatform<C::kGeneral> platform(p.memory, sched::Role::compute);
+  TaskReader<C> tasks(b);
+  const uint32_t chunkCols = 128 / b.outBytes();
+  uint32_t counts[2] = {};
+  uint32_t held = 0, heldCount = 0;  // barriers of chunks whose stores have been issued
+  bool entered = false, bad = false;
+  const auto letGo = [&] {
+    if (heldCount == 0) return;
+    storesRead<0>();
+    barrierArrive(held);
+    heldCount = 0;
+  };
+  for (;;) {
+    const RowsTask t = tasks.takeRows();
+    if (t.kind == taskEnd) break;
+    // User memory is written once all have entered with the same plan.
+    for (uint32_t l = 0; !entered && !bad && l < b.locals(); ++l) {
+      // Producer: this launch's control agent, once the peer has entered.
+      if (l != b.local() &&
+          !platform.wait(protocol::own(protocol::OwnLayout::peerOpen(l)), platform.epoch(), protocol::Match::equal,
+                         protocol::Why{protocol::Stage::entered, static_cast<int32_t>(l), -1, 0})) {
+        bad = true;
+        sharedStoreRelease(b.at(L::kFailed), 1);
+      }
+    }
+    entered = true;
+    const bool whole = t.rank < p.wholeShards;
+    const CUtensorMap* const map = whole ? &p.c : &p.shortC;
+    const uint32_t all = (t.cols + chunkCols - 1) / chunkCols;
+    for (uint32_t j = 0; j < all; ++j) {
+      for (uint32_t group = 0; group < 2; ++group) {
+        if (b.rowsOf(t.rows, group) == 0) continue;
+        const uint32_t slot = group * L::kBuffers + counts[group] % L::kBuffers;
+        barrierWait(b.at(L::kChunkFull + 8 * slot), counts[group] / L::kBuffers & 1);
+        ++counts[group];
+        const uint32_t empty = b.at(L::kChunkEmpty + 8 * slot);
+        bad = bad || sharedLoadAcquire(b.at(L::kFailed)) != 0;
+        if (bad) {
+          barrierArrive(empty);
+          continue;
+        }
+        storePlane(map, b.at(L::kChunks + slot * kChunkBytes), t.col + j * chunkCols,
+                   t.shardRow + b.index * kBlockRows + group * 64, whole ? t.rank : 0);
+        storesCommit();
+        if (heldCount != 0) {
+          storesRead<1>();
+          barrierArrive(held);
+        }
+        held = empty;
+        heldCount = 1;
+      }
+    }
+    letGo();
+  }
+  storesComplete();
+  barrierArrive(b.at(L::kDrained));
+}
+
+// ---- Copies of rows
+
+template <class C>
+class Mover {
+  using L = typename C::L;
+  using Plan = sched::AgGemmPlan;
+  using OwnLayout = protocol::OwnLayout;
+  using Stage = protocol::Stage;
+  using Why = protocol::Why;
+
+ public:
+  __device__ __forceinline__ explicit Mover(const Block<C>& b)
+      : b_(b),
+        p_(b.p),
+        plan_(b.p.plan),
+        platform_(b.p.memory, sched::Role::move),
+        bank_(b.bankData(platform_.epoch())),
+        flags_(b.bankFlags(platform_.epoch())) {}
+
+  // False: it left early.
+  __device__ __forceinline__ bool run() {
+    if (p_.choice.movers != 0 && platform_.claim(OwnLayout::moveTicket) < p_.choice.movers && !(moves() && copies()))
+      return false;
+    storesComplete();
+    return true;
+  }
+
+ private:
+  __device__ __forceinline__ bool moves() {
+    const uint64_t toPeers = plan_.movesToPeer(b_.local()) * (b_.locals() - 1);
+    for (;;) {
+      const uint64_t number = platform_.claim(OwnLayout::claimMove);
+      if (number >= plan_.moves()) break;
+      if (platform_.leaving()) return false;
+      const Plan::Move t = plan_.move(number);
+      if (!t.exists) continue;
+      if (t.distance > 0 && !awaitChunk(t.from, t.chunk)) return false;
+      const uint64_t row = plan_.chunkRow(t.chunk), rows = plan_.rowsIn(t.from, t.chunk);
+      const Rows from = rowsOf(t.from, row);
+      if (t.target == Plan::Target::bank) {
+        if (!own(OwnLayout::bankOpen, Why{Stage::bank, -1, -1, 0})) return false;
+        copy(from, inBank(b_.local(), t.from, row), rows);
+        storesComplete();
+        storeReleaseSystem(flag(b_.local(), plan_.chunkFlag(t.from, t.chunk)), platform_.epoch());
+      } else if (t.target == Plan::Target::peer) {
+        // Producer: this launch's control agent, once the peer has entered.
+        if (!own(OwnLayout::peerOpen(t.peer), Why{Stage::entered, static_cast<int32_t>(t.peer), -1, 0})) return false;
+        copy(from, plan_.windowed() ? inGathered(t.peer, t.from, row) : inBank(t.peer, t.from, row), rows);
+        pending_ = flag(t.peer, plan_.chunkFlag(t.from, t.chunk));
+        since_ = 0;
+        toPeers_ = toPeers;
+      } else if (plan_.shape.gathered != sched::Gathered::none) {
+        copy(from, inGathered(b_.local(), t.from, row), rows);
+      }
+      platform_.progress();
+    }
+    flush();
+    return true;
+  }
+  __device__ __forceinline__ bool copies() {
+    for (;;) {
+      const uint64_t number = plan_.copies() == 0 ? 0 : platform_.claim(OwnLayout::claimCopy);
+      if (number >= plan_.copies()) return true;
+      if (platform_.leaving()) return false;
+      const Plan::Copy t = plan_.copy(number);
+      if (!t.exists) continue;
+      if (!awaitChunk(t.from, t.chunk)) return false;
+      const uint64_t row = plan_.chunkRow(t.chunk);
+      copy(rowsOf(t.from, row), inGathered(b_.local(), t.from, row), plan_.rowsIn(t.from, t.chunk));
+      platform_.progress();
+    }
+  }
+
+  struct Rows {
+    char* data;
+    uint64_t stride;  // bytes
+  };
+  __device__ __forceinline__ Rows inGathered(uint32_t local, const sched::Shard& s, uint64_t row) const {
+    const uint64_t stride = p_.gatheredStride * 2;
+    return {p_.gathered[local] + (plan_.shards.first(s.rank) + row) * stride, stride};
+  }
+  __device__ __forceinline__ Rows inBank(uint32_t local, const sched::Shard& s, uint64_t row) const {
+    return {p_.memory.heaps[local] + bank_ + plan_.packed(s, row), plan_.rowBytes()};
+  }
+  __device__ __forceinline__ Rows rowsOf(const sched::Shard& s, uint64_t row) const {
+    if (isOwnRows(b_, s.node, s.local)) {
+      const uint64_t stride = p_.operands.aStride * 2;
+      return {static_cast<char*>(const_cast<void*>(p_.operands.a)) + row * stride, stride};
+    }
+    if (plan_.windowed() && s.local != b_.local()) return inGathered(b_.local(), s, row);
+    return inBank(b_.local(), s, row);
+  }
+
+  // By way of shared memory: buffers are filled ahead of the stores that empty them.
+  __device__ __forceinline__ void copy(Rows from, Rows to, uint64_t rows) {
+    uint64_t rowBytes = plan_.rowBytes();
+    if (from.data == to.data || rowBytes == 0) return;  // a shard that lies where it belongs in `gathered`
+    if (from.stride == rowBytes && to.stride == rowBytes) {
+      rowBytes *= rows;
+      rows = 1;
+    }
+    uint64_t row = 0, at = 0;        // of the next piece to load
+    uint64_t outRow = 0, outAt = 0;  // of the next to store
+    uint32_t loaded = 0, stored = 0;
+    const auto piece = [&](uint64_t x) {
+      return static_cast<uint32_t>(rowBytes - x < kChunkBytes ? rowBytes - x : kChunkBytes);
+    };
+    while (outRow < rows) {
+      // The piece that was in this buffer has been stored, and at least one after it.
+      if (row < rows && loaded - stored < L::kMoveBuffers - 1) {
+        storesRead<1>();
+        const uint32_t slot = (first_ + loaded) % L::kMoveBuffers;
+        const uint32_t bytes = piece(at), full = b_.at(L::kMoveFull + 8 * slot);
+        barrierExpect(full, bytes);
+        loadBytes(b_.at(L::kMoved + slot * kChunkBytes), from.data + row * from.stride + at, bytes, full);
+        ++loaded;
+        at += bytes;
+        if (at == rowBytes) {
+          at = 0;
+          ++row;
+        }
+        if (row < rows && loaded - stored < L::kMoveBuffers - 1) continue;
+      }
+      const uint32_t slot = (first_ + stored) % L::kMoveBuffers;
+      barrierWait(b_.at(L::kMoveFull + 8 * slot), (first_ + stored) / L::kMoveBuffers & 1);
+      const uint32_t bytes = piece(outAt);
+      storeBytes(to.data + outRow * to.stride + outAt, b_.at(L::kMoved + slot * kChunkBytes), bytes);
+      storesCommit();
+      ++stored;
+      outAt += bytes;
+      if (outAt == rowBytes) {
+        outAt = 0;
+        ++outRow;
+      }
+      // The chunk before is out when only newer stores are under way.
+      if (pending_ != nullptr && ++since_ == kFlagAfter) {
+        storesWait<kFlagAfter>();
+        raise();
+      }
+    }
+    first_ += stored;
+    // Few pieces follow each other here: the flag of the chunk before has waited long enough.
+    if (pending_ != nullptr) flush();
+  }
+  // Raises the flag of the chunk that is on its way to a peer.
+  __device__ __forceinline__ void flush() {
+    if (pending_ == nullptr) return;
+    storesComplete();
+    raise();
+  }
+  __device__ __forceinline__ void raise() {
+    storeReleaseSystem(pending_, platform_.epoch());
+    pending_ = nullptr;
+    if (!platform_.arrive(OwnLayout::tilesOut, toPeers_)) return;
+    for (uint32_t l = 0; l < b_.locals(); ++l) {
+      if (l != b_.local()) storeReleaseSystem(flag(l, plan_.outFlag(b_.local())), platform_.epoch());
+    }
+  }
+
+  __device__ __forceinline__ uint64_t* flag(uint32_t l, uint64_t word) const {
+    return reinterpret_cast<uint64_t*>(p_.memory.heaps[l] + flags_ + word * 8);
+  }
+  __device__ __forceinline__ bool own(uint64_t word, const Why& why) {
+    if (!platform_.ready(protocol::own(word), platform_.epoch(), protocol::Match::equal)) flush();
+    return platform_.wait(protocol::own(word), platform_.epoch(), protocol::Match::equal, why);
+  }
+  // Until a chunk of another rank's shard is there.
+  __device__ __forceinline__ bool awaitChunk(const sched::Shard& s, uint64_t chunk) {
+    const uint64_t e = platform_.epoch();
+    uint64_t offset = flags_ + plan_.chunkFlag(s, chunk) * 8;
+    Why why{Stage::peerRows, static_cast<int32_t>(s.local), -1, chunk};
+    if (s.local == b_.local()) {
+      const sched::Place& at = p_.memory.place;
+      const uint32_t distance = (at.node + at.nodes - s.node) % at.nodes;
+      offset = sched::arrivalFlag(p_.memory.heapLayout, p_.memory.controlLayout, plan_.slot(distance, chunk),
+                                  plan_.sender(distance), e);
+      why = Why{Stage::railRows, -1, static_cast<int32_t>(s.node), chunk};
+    }
+    const protocol::Ref ref = protocol::heap(b_.local(), offset);
+    if (!platform_.ready(ref, e, protocol::Match::equal)) flush();
+    // Producer: local rank s.local, in raise(); or, of my own rail, the rail peer there, in send().
+    if (!platform_.wait(ref, e, protocol::Match::equal, why)) return false;
+    fenceAsyncGlobal();
+    return true;
+  }
+
+  static constexpr int kFlagAfter = 4;  // stores of the next chunk
+
+  const Block<C>& b_;
+  const AgGemmParams& p_;
+  const Plan& plan_;
+  LanePlatform<C::kGeneral> platform_;
+  const uint64_t bank_, flags_;
+  uint32_t first_ = 0;           // pieces before this copy
+  uint64_t* pending_ = nullptr;  // flag of a chunk that is on its way to a peer
+  int since_ = 0;                // stores since
+  uint64_t toPeers_ = 0;
+};
+
+}  // namespace mk::kernels

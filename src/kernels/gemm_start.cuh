@@ -1,0 +1,136 @@
+// How a block of any operation's kernel begins and ends, and a launch.
+#pragma once
+
+#include "kernels/gemm_block.cuh"
+
+namespace mk::kernels {
+
+__device__ __forceinline__ uint32_t alignedShared(const void* shared) {
+  return (sharedAddress(shared) + 1023) & ~1023u;
+}
+
+template <class C>
+__device__ __forceinline__ void initBarriers(const Block<C>& b) {
+  using L = typename C::L;
+  for (uint32_t i = 0; i < L::kStages; ++i) {
+    barrierInit(b.at(L::kFull + 8 * i), 1);
+    barrierInit(b.at(L::kEmpty + 8 * i), 2 * sched::kClusterBlocks);  // two warpgroups in each block
+  }
+  for (uint32_t i = 0; i < 2 * L::kBuffers; ++i) {
+    barrierInit(b.at(L::kChunkFull + 8 * i), 4);
+    barrierInit(b.at(L::kChunkEmpty + 8 * i), 1);
+  }
+  for (uint32_t i = 0; i < kTaskSlots; ++i) {
+    barrierInit(b.at(L::kTaskFull + 8 * i), 1);
+    barrierInit(b.at(L::kTaskEmpty + 8 * i), C::kTaskReaders);
+  }
+  for (uint32_t i = 0; i < C::kFlagBands; ++i) barrierInit(b.at(L::kPartialReady + 8 * i), 1);
+  barrierInit(b.at(L::kPartialTaken), 8);
+  if constexpr (L::kMoves) {
+    for (uint32_t i = 0; i < L::kMoveBuffers; ++i) barrierInit(b.at(L::kMoveFull + 8 * i), 1);
+  }
+  barrierInit(b.at(L::kDrained), kDrainArrivals);
+  barrierInit(b.at(L::kRoleKnown), 1);
+  sharedStoreRelease(b.at(L::kHanded), 0);
+  sharedStoreRelease(b.at(L::kHanded + 4), 0);
+  sharedStoreRelease(b.at(L::kFailed), 0);
+  barrierInitDone();
+}
+
+// Registers of a thread: 2 warpgroups and 1, of 168 each at the start.
+constexpr int kComputeRegisters = 224, kMoveRegisters = 56;
+
+// Brings what every launch reads of its parameters into the constant cache, and the tensor maps.
+template <class C>
+__device__ __forceinline__ void warmUp(const typename C::Params& p, uint32_t thread) {
+  if (thread == 32) {
+    const auto touch = [](auto v) { asm volatile("" ::"l"(static_cast<uint64_t>(v))); };
+    touch(p.memory.place.nodes);
+    touch(p.memory.controlLayout.locals);
+    touch(reinterpret_cast<uintptr_t>(p.memory.own));
+    touch(p.memory.timeoutNs);
+    touch(p.plan.shape.m);
+    touch(p.order.positions);
+    touch(p.order.m);
+    if constexpr (C::kOp == Operation::gemmAr) {
+      touch(p.plan.grid.m);
+      touch(p.plan.chunks.tiles);
+      touch(p.plan.chunks.window);
+      touch(p.plan.parts);
+      touch(p.order.startFull);
+      touch(p.order.byWave.divisor);
+      touch(p.order.byLocals.divisor);
+    } else if constexpr (C::kOp == Operation::gemmRs) {
+      touch(p.plan.shards.m);
+      touch(p.plan.parts);
+      touch(p.order.byNode.divisor);
+      touch(p.order.byShortLast.divisor);
+    } else {
+      touch(p.plan.shards.m);
+      touch(p.order.byNode.divisor);
+      touch(p.order.byChunk.divisor);
+    }
+    touch(p.choice.paceNs);
+    touch(p.operands.k);
+    if constexpr (C::kSums) touch(p.partialFlags);
+    touch(p.kSteps);
+  } else if (thread == 64) {
+    prefetchMap(&p.a);
+    prefetchMap(&p.b);
+  } else if (thread == 96) {
+    prefetchMap(&p.c);
+    if constexpr (C::kSpreads) {
+      for (uint32_t l = 0; l < p.memory.place.locals; ++l) {
+        if (l != p.memory.place.local && !(C::kGeneral && p.plan.shape.staged)) prefetchMap(&p.peerC[l]);
+      }
+    }
+  }
+}
+
+template <class C>
+__device__ __forceinline__ void startBlock(const Block<C>& b) {
+  if (threadIdx.x == 0) initBarriers<C>(b);
+  warmUp<C>(b.p, threadIdx.x);
+  clusterSync();
+  // Nothing that other launches or ranks write or read is touched above this.
+  awaitLaunchBefore();
+  if (threadIdx.x == 96) addOnly(b.p.memory.own + protocol::OwnLayout::blocksBegun, 1);
+  // So at most one launch waits beside the one that runs: what waits takes room from others on this device.
+  letNextLaunch();
+}
+
+// The cluster's number in the order of coming.  All threads.
+template <class C>
+__device__ __forceinline__ uint32_t takeTicket(const Block<C>& b) {
+  using L = typename C::L;
+  if (threadIdx.x == 0 && b.index == 0) {
+    const auto ticket = static_cast<uint32_t>(addRelaxed(b.p.memory.own + protocol::OwnLayout::ticket, 1));
+    for (uint32_t i = 0; i < sched::kClusterBlocks; ++i)
+      asm volatile("st.shared::cluster.b32 [%0], %1;" ::"r"(inBlock(b.at(L::kTicket), i)), "r"(ticket) : "memory");
+  }
+  clusterSync();
+  return sharedLoadAcquire(b.at(L::kTicket));
+}
+
+template <class C>
+__device__ __forceinline__ void leaveBlock(const Block<C>& b) {
+  // No block may leave while the other can still write to it.
+  clusterSync();
+  if (threadIdx.x == 96) addOnly(b.p.memory.own + protocol::OwnLayout::blocksLeft, 1);
+}
+
+// The last step of a launch: nobody but this thread is left to use these words.
+template <class Platform>
+__device__ __forceinline__ void endLaunch(Platform& platform) {
+  using protocol::OwnLayout;
+  platform.ownReset(OwnLayout::ticket);
+  platform.ownReset(OwnLayout::claimCompute);
+  platform.ownReset(OwnLayout::claimReceive);
+  platform.ownReset(OwnLayout::claimMove);
+  platform.ownReset(OwnLayout::moveTicket);
+  platform.ownReset(OwnLayout::claimCopy);
+  platform.ownReset(OwnLayout::finished);
+  storeRelaxed(platform.own(OwnLayout::epoch), platform.epoch());
+}
+
+}  // namespace mk::kernels

@@ -1,0 +1,75 @@
+// What the kernels are launched with.  Kernel parameters: no initialisers, the launch zeroes them.
+#pragma once
+
+#include <cuda.h>
+
+#include <cstdint>
+
+#include "kernels/rank_memory.h"
+#include "protocol/operands.h"
+#include "sched/ag_order.h"
+#include "sched/kernel_choice.h"
+#include "sched/rs_order.h"
+#include "sched/tile_order.h"
+
+namespace mk::kernels {
+
+using protocol::GemmOperands;
+using protocol::Type;
+using protocol::typeBytes;
+
+// Nothing is to be done to the sums but to round them.
+MK_HD constexpr bool isPlain(const GemmOperands& op) {
+  return op.alpha == 1.0f && op.beta == 0.0f && op.bias == nullptr && op.activation == protocol::Activation::none;
+}
+
+// NOLINTBEGIN(cppcoreguidelines-pro-type-member-init)
+struct GemmParams {
+  CUtensorMap a, b, c;
+  RankMemory memory;
+  sched::KernelChoice choice;
+  GemmOperands operands;
+  uint32_t hash;
+  uint32_t kSteps;  // of 64, at least one
+  uint32_t kFirst;  // the first of them: past the matrices' ends, where loads give zeros, if K is 0
+};
+
+// Partial results travel.
+struct GemmSumParams : GemmParams {
+  // What the plan says at some cost, worked out beforehand.
+  uint64_t partialFlags;  // first word of their kind
+  uint32_t ownedParts;    // own tiles times blocks of a cluster
+};
+
+struct GemmArParams : GemmSumParams {
+  CUtensorMap peerC[kMaxLocals];  // by local rank, in boxes of 16 rows
+  char* peers[kMaxLocals];        // their C
+  sched::GemmArPlan plan;
+  sched::TileOrder order;
+  uint64_t outFlags, stagedFlags;  // first words of their kinds
+  uint64_t stage;                  // where staged tiles begin
+  uint32_t owners;                 // a bit for each local rank that owns a tile
+};
+
+// c: this rank's rows.
+struct GemmRsParams : GemmSumParams {
+  sched::GemmRsPlan plan;
+  sched::RsOrder order;
+  uint32_t firstRow;  // of A, that C's first one is
+};
+
+// a: this rank's shard.  c: the whole shards, in three dimensions (column, row of the shard, rank), so that what a tile has
+// beyond its shard is not stored over the next one.
+struct AgGemmParams : GemmParams {
+  CUtensorMap shortC;    // likewise, of the shard that is not a whole one
+  CUtensorMap banks[2];  // gathered rows in this rank's heap, by parity of the epoch
+  CUtensorMap all;       // where they are in a window
+  char* gathered[kMaxLocals];
+  uint64_t gatheredStride;
+  sched::AgGemmPlan plan;
+  sched::AgOrder order;
+  uint32_t wholeShards;
+};
+// NOLINTEND(cppcoreguidelines-pro-type-member-init)
+
+}  // namespace mk::kernels
