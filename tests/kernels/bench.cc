@@ -27,7 +27,7 @@ struct Blas {
     const auto create = reinterpret_cast<int (*)(void**)>(dlsym(lib, "cublasCreate_v2"));
     const auto setStream = reinterpret_cast<int (*)(void*, cudaStream_t)>(dlsym(lib, "cublasSetStream_v2"));
     gemm = reinterpret_cast<decltype(gemm)>(dlsym(lib, "cublasGemmEx"));
-    for (int i = 0; i < kRanks; ++i) {
+    for (int i = 0; i < std::min(kRanks, deviceCount()); ++i) {
       CUDA(cudaSetDevice(i));
       if (create == nullptr || create(&handles[i]) != 0 || setStream(handles[i], ranks[i].stream) != 0) return false;
     }
@@ -118,6 +118,44 @@ void timeAll(std::vector<Timed>& ops, double guessMs, int rounds) {
   }
 }
 
+// Products alone: a world of one rank for each GPU, whose memory is the far end of the heap's and words' room.
+RankMemory aloneMemory(const World& world, int me) {
+  RankMemory m = world.memory(me);
+  m.place = sched::Place{};
+  m.heaps[0] = ranks[me].heap + kHeapBytes - (1 << 20);
+  m.own = ranks[me].own + (1 << 16);
+  m.controlLayout = sched::ControlLayout{1, 1};
+  m.heapLayout = sched::HeapLayout{m.controlLayout.bytes(), sched::kWorkspaceUnit};
+  return m;
+}
+// tileN 0: as chosen.
+sched::KernelChoice launchAlone(const RankMemory& memory, const Problem& p, int me, int set, uint32_t tileN) {
+  sched::KernelShape s;
+  s.m = p.m;
+  s.n = p.n;
+  s.k = p.k;
+  s.tileN = tileN;
+  const sched::KernelChoice c = sched::chooseKernel(s);
+  sched::GemmArShape g;
+  g.m = p.m;
+  g.n = p.n;
+  const sched::GemmArPlan plan = sched::planGemmAr(g, clusterChoice(c, {}), 132);
+  GemmArOperands op;
+  op.k = p.k;
+  op.a = ranks[me].a[set];
+  op.aStride = op.bStride = p.k;
+  op.b = ranks[me].b;
+  op.bTransposed = true;
+  op.c = ranks[me].c;
+  op.cStride = p.n;
+  const std::string why = launchGemmAr(memory, plan, c, 1, op, ranks[me].stream);
+  if (!why.empty()) {
+    std::printf("FAIL %s\n", why.c_str());
+    _exit(1);
+  }
+  return c;
+}
+
 void benchOne(const Blas& blas, const Nccl* nccl, uint64_t b, uint64_t k, bool tune) {
   World fusedWorld(ranks, 1, 2, 640ull << 20);
   Problem p;
@@ -129,41 +167,10 @@ void benchOne(const Blas& blas, const Nccl* nccl, uint64_t b, uint64_t k, bool t
     fill(ranks[me], p);
     CUDA(cudaStreamSynchronize(ranks[me].stream));
   });
-  // Alone: a world of one rank for each GPU, whose memory is the far end of the heap's and words' room.
-  std::vector<RankMemory> alone(2);
-  for (int me = 0; me < kRanks; ++me) {
-    RankMemory m = fusedWorld.memory(me);
-    m.place = sched::Place{};
-    m.heaps[0] = ranks[me].heap + kHeapBytes - (1 << 20);
-    m.own = ranks[me].own + (1 << 16);
-    m.controlLayout = sched::ControlLayout{1, 1};
-    m.heapLayout = sched::HeapLayout{m.controlLayout.bytes(), sched::kWorkspaceUnit};
-    alone[static_cast<size_t>(me)] = m;
-  }
+  std::vector<RankMemory> alone;
+  for (int me = 0; me < kRanks; ++me) alone.push_back(aloneMemory(fusedWorld, me));
   const auto single = [&](uint32_t tileN) {
-    return [&, tileN](int me, int set) {
-      sched::KernelShape s;
-      s.m = s.n = b;
-      s.k = k;
-      s.tileN = tileN;
-      const sched::KernelChoice c = sched::chooseKernel(s);
-      sched::GemmArShape g;
-      g.m = g.n = b;
-      const sched::GemmArPlan plan = sched::planGemmAr(g, clusterChoice(c, {}), 132);
-      GemmArOperands op;
-      op.k = k;
-      op.a = ranks[me].a[set];
-      op.aStride = op.bStride = k;
-      op.b = ranks[me].b;
-      op.bTransposed = true;
-      op.c = ranks[me].c;
-      op.cStride = b;
-      const std::string why = launchGemmAr(alone[static_cast<size_t>(me)], plan, c, 1, op, ranks[me].stream);
-      if (!why.empty()) {
-        std::printf("FAIL %s\n", why.c_str());
-        _exit(1);
-      }
-    };
+    return [&, tileN](int me, int set) { launchAlone(alone[static_cast<size_t>(me)], p, me, set, tileN); };
   };
   std::vector<Timed> ops;
   ops.push_back({"cuBLAS", [&](int me, int set) { blas.run(me, p, set); }});
@@ -229,7 +236,94 @@ void benchOne(const Blas& blas, const Nccl* nccl, uint64_t b, uint64_t k, bool t
   std::fflush(stdout);
 }
 
+// On one GPU, one launch after another, and the same replayed from a graph.
+void aloneOne(const Blas& blas, uint64_t m, uint64_t n, uint64_t k) {
+  World world(ranks, 1, 2, 1 << 20);
+  Problem p;
+  p.m = m;
+  p.n = n;
+  p.k = k;
+  Rank& r = ranks[0];
+  CUDA(cudaSetDevice(r.device));
+  fill(r, p);
+  CUDA(cudaStreamSynchronize(r.stream));
+  const RankMemory memory = aloneMemory(world, 0);
+  struct Way {
+    const char* name;
+    std::function<void(int)> run;
+    cudaGraphExec_t graph = nullptr;
+    std::vector<double> eager = {}, replayed = {};
+  };
+  std::vector<Way> ways;
+  ways.push_back({"cuBLAS", [&](int set) { blas.run(0, p, set); }});
+  ways.push_back({"256", [&](int set) { launchAlone(memory, p, 0, set, 256); }});
+  ways.push_back({"128", [&](int set) { launchAlone(memory, p, 0, set, 128); }});
+  ways.push_back({"chosen", [&](int set) { launchAlone(memory, p, 0, set, 0); }});
+  const double flops = 2.0 * static_cast<double>(m) * static_cast<double>(n) * static_cast<double>(k);
+  const double bytes = 2.0 * static_cast<double>(m * k + n * k + m * n);
+  const double guessMs = std::max(std::max(flops / 6e11, bytes / 3e9), 0.01);
+  const int count = std::max(2, std::min(50, static_cast<int>(10 / guessMs))) / 2 * 2;
+  for (Way& w : ways) {
+    for (int i = 0; i < 2; ++i) w.run(i);
+    cudaGraph_t graph = nullptr;
+    CUDA(cudaStreamBeginCapture(r.stream, cudaStreamCaptureModeThreadLocal));
+    for (int i = 0; i < count; ++i) w.run(i & 1);
+    CUDA(cudaStreamEndCapture(r.stream, &graph));
+    CUDA(cudaGraphInstantiate(&w.graph, graph, 0));
+    CUDA(cudaGraphDestroy(graph));
+  }
+  const auto timed = [&](const std::function<void()>& run) {
+    CUDA(cudaEventRecord(r.begin, r.stream));
+    run();
+    CUDA(cudaEventRecord(r.end, r.stream));
+    CUDA(cudaStreamSynchronize(r.stream));
+    float ms = 0;
+    CUDA(cudaEventElapsedTime(&ms, r.begin, r.end));
+    return ms * 1000 / static_cast<double>(count);
+  };
+  for (int round = 0; round < 7; ++round) {
+    for (size_t i = 0; i < ways.size(); ++i) {
+      Way& w = ways[(i * 3 + static_cast<size_t>(round)) % ways.size()];
+      w.eager.push_back(timed([&] {
+        for (int x = 0; x < count; ++x) w.run(x & 1);
+      }));
+      w.replayed.push_back(timed([&] { CUDA(cudaGraphLaunch(w.graph, r.stream)); }));
+    }
+  }
+  const auto median = [](std::vector<double>& v) {
+    std::sort(v.begin(), v.end());
+    return v[v.size() / 2];
+  };
+  std::printf("%6llu %6llu %6llu |", static_cast<unsigned long long>(m), static_cast<unsigned long long>(n),
+              static_cast<unsigned long long>(k));
+  double base[2] = {};
+  for (Way& w : ways) {
+    const double e = median(w.eager), g = median(w.replayed);
+    if (base[0] == 0) {
+      base[0] = e;
+      base[1] = g;
+    }
+    std::printf(" %s %.1f %.1f (%.3f %.3f) |", w.name, e, g, base[0] / e, base[1] / g);
+    CUDA(cudaGraphExecDestroy(w.graph));
+  }
+  std::printf(" us; %.0f TFLOP/s, %.0f GB/s\n", flops / median(ways[3].eager) / 1e6,
+              bytes / median(ways[3].eager) / 1e3);
+  std::fflush(stdout);
+}
+
 }  // namespace
+
+bool benchAlone(Rank* worldRanks, const std::vector<std::array<uint64_t, 3>>& shapes) {
+  ranks = worldRanks;
+  Blas blas;
+  if (!blas.load()) {
+    std::printf("SKIP: no cuBLAS to compare with\n");
+    return false;
+  }
+  std::printf("     M      N      K | way: us eager, replayed (cuBLAS's time over it)\n");
+  for (const auto& [m, n, k] : shapes) aloneOne(blas, m, n, k);
+  return true;
+}
 
 bool bench(Rank* worldRanks, const std::vector<std::pair<uint64_t, uint64_t>>& shapes, bool tune) {
   ranks = worldRanks;

@@ -155,13 +155,19 @@ void both(const std::function<void(int)>& fn, int count) {
   for (std::thread& t : threads) t.join();
 }
 
+int deviceCount() {
+  int count = 0;
+  if (cudaGetDeviceCount(&count) != cudaSuccess) return 0;
+  return count < kRanks ? count : kRanks;
+}
+
 void makeRanks(Rank* ranks) {
   for (int i = 0; i < kMostRanks; ++i) {
     Rank& r = ranks[i];
     r.index = i;
-    r.device = i % kRanks;
+    r.device = i % deviceCount();
     CUDA(cudaSetDevice(r.device));
-    if (i < kRanks) CUDA(cudaDeviceEnablePeerAccess(1 - i, 0));
+    if (i < kRanks && deviceCount() > 1) CUDA(cudaDeviceEnablePeerAccess(1 - i, 0));
     CUDA(cudaStreamCreateWithFlags(&r.stream, cudaStreamNonBlocking));
     CUDA(cudaStreamCreateWithFlags(&r.side, cudaStreamNonBlocking));
     CUDA(cudaEventCreate(&r.begin));
@@ -295,7 +301,8 @@ sched::KernelChoice World::choose(const Problem& p) const {
   s.nodes = nodes_;
   s.staged = p.staged;
   s.tileN = p.tileN;
-  if (count() > kRanks) s.deviceClusters = 20;  // two ranks running and one launch waiting fit a GPU
+  // Of ranks that share a GPU one launch that runs and one that waits fit it.
+  if (count() > deviceCount()) s.deviceClusters = static_cast<uint32_t>(66 * deviceCount() / (2 * count()));
   sched::KernelChoice c = sched::chooseKernel(s);
   if (p.pace >= 0) c.paceNs = static_cast<uint32_t>(p.pace);
   if (p.bands != 0 && c.tileN == 128) c.flagBands = static_cast<uint32_t>(p.bands);

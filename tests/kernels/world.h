@@ -1,4 +1,4 @@
-// Ranks on two GPUs of one process, for tests of the GEMM+AllReduce kernel: memory, inputs, references, launches, and a pump
+// Ranks on two GPUs of one process, or, where there is but one, all on that, for tests of the GEMM+AllReduce kernel: memory, inputs, references, launches, and a pump
 // that stands for the proxy where the ranks are two nodes.
 #pragma once
 
@@ -16,11 +16,15 @@
 
 namespace mk::kernels::test {
 
+using protocol::Type;
+using protocol::typeBytes;
+
 void check(cudaError_t e, const char* what, int line);
 #define CUDA(call) ::mk::kernels::test::check((call), #call, __LINE__)
 
 constexpr int kRanks = 2;
-constexpr int kMostRanks = 4;  // two on each GPU, which share its multiprocessors
+constexpr int kMostRanks = 4;  // two or more on each GPU, which share its multiprocessors
+int deviceCount();             // that are used
 
 struct Problem {
   uint64_t m = 0, n = 0, k = 0;
