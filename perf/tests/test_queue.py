@@ -1,4 +1,4 @@
-"""Runs mk_queue_perf over loopback and judges its exit status, its table and its JSON.
+"""Runs mk_queue_perf over loopback, efa or ibgda and judges its exit status, its table and its JSON.
 
 meson test calls it once per case: test_queue.py PROGRAM MPIRUN_SH CASE.  "corrupt" is a negative control: a byte is spoilt
 before it is sent, and the receiver must notice.  No case looks at how long anything took.
@@ -13,12 +13,12 @@ SIZES = [256, 4096, 65536, 1048576]
 SCAN = ["-b", "256", "-e", "1M", "-f", "16", "-n", "40", "-w", "5"]
 
 
-def rows_of(contract, sizes, writes, *arguments):
+def rows_of(contract, sizes, writes, *arguments, transport="loopback"):
     """The rows of a run that must pass."""
     status, out, _, records = run(2, *arguments)
     expect(status == 0, f"exit status {status}, not 0")
     header, rows, summary = records[0], records[1:-1], records[-1]
-    expect(header["contract"] == contract and header["transport"] == "loopback", "header")
+    expect(header["contract"] == contract and header["transport"] == transport, "header")
     kinds = [("latency", 8, 1), ("rate", 8, 1), ("rate", 8, 8)] + [("bandwidth", size, 8) for size in sizes]
     expect([(row["test"], row["bytes"], row["batch"]) for row in rows] == kinds, "rows")
     for row in rows:
@@ -62,6 +62,19 @@ def options():
     rows_of("ordered", [3000001], 25, "--transport", plugin, "-b", "3000001", "-e", "3000001", "-n", "25", "-w", "0")
     status, out, _, _ = run(2, "-h")
     expect(status == 0 and "--transport" in out, "help")
+
+
+def efa():
+    os.environ["MKERNEL_EFA_PROVIDER"] = "tcp;ofi_rxm"
+    rows_of("completion", [256, 65536], 100, "--transport", "efa", "-b", "256", "-e", "64K", "-f", "256", "-n", "100",
+            transport="efa")
+
+
+def ibgda():
+    """The plugin over cards made of software, one in each process."""
+    rows = rows_of("ordered", [256, 65536], 3000, "--transport", "ibgda", "-b", "256", "-e", "64K", "-f", "256",
+                   "-n", "3000", transport="ibgda")
+    expect(any("0" in row["accepted"] for row in rows), "a queue was full: there were more writes than it has entries")
 
 
 def corrupt():

@@ -1,5 +1,5 @@
 // libibverbs and libmlx5 for a machine without a card, as far as the ibgda plugin uses them: linked into a copy of the plugin
-// in their place.  Behind them stands the software network card, one for the process.  It ends the process at the first thing
+// in their place.  Behind them stands the software network card, one for the process, joined with those of other processes.  It ends the process at the first thing
 // it has to complain of, with the complaint: a test that posts nonsense must not go on.
 #include <fcntl.h>
 #include <unistd.h>
@@ -27,15 +27,22 @@
 
 namespace {
 
+uint32_t cardNumber() { return static_cast<uint32_t>(getpid()); }
+
 test::SoftNic& nic() {
-  static test::SoftNic* const card = [] {
-    auto* made = new test::SoftNic;
-    made->onComplaint([](const std::string& text) {
+  // A child of a process with a card gets one of its own.
+  static std::mutex mutex;
+  static test::SoftNic* card = nullptr;
+  static uint32_t number = 0;
+  const std::lock_guard lock(mutex);
+  if (card == nullptr || number != cardNumber()) {
+    number = cardNumber();
+    card = new test::SoftNic(test::SoftNic::Idle::sleep, number);
+    card->onComplaint([](const std::string& text) {
       std::fprintf(stderr, "software network card: %s\n", text.c_str());
       std::abort();
     });
-    return made;
-  }();
+  }
   return *card;
 }
 
@@ -61,7 +68,7 @@ struct Pair {
   ibv_qp verbs = {};
   uint32_t entryCount = 0, domain = 0;
   char* memory = nullptr;
-  uint32_t *records = nullptr, remote = 0;
+  uint32_t *records = nullptr, remote = 0, remoteCard = 0;
 };
 struct Domain {
   ibv_pd verbs = {};
@@ -168,7 +175,7 @@ int ibv_query_port(ibv_context*, uint8_t port, _compat_ibv_port_attr* compat) {
   a->active_speed = 64;
   return 0;
 }
-// Link-local and IPv4, each as RoCE v1 and v2.
+// Link-local and IPv4, each as RoCE v1 and v2.  The number of the card is the end of its address.
 int _ibv_query_gid_ex(ibv_context*, uint32_t, uint32_t index, ibv_gid_entry* entry, uint32_t, size_t) {
   if (index >= 4) return EINVAL;
   *entry = {};
@@ -178,7 +185,9 @@ int _ibv_query_gid_ex(ibv_context*, uint32_t, uint32_t index, ibv_gid_entry* ent
   if (index < 2) {
     b[0] = 0xfe, b[1] = 0x80, b[15] = 1;
   } else {
-    b[10] = b[11] = 0xff, b[12] = 10, b[15] = 1;
+    const uint32_t card = cardNumber();
+    b[10] = b[11] = 0xff, b[12] = 10;
+    for (uint32_t i = 0; i < 3; ++i) b[13 + i] = static_cast<uint8_t>(card >> (16 - 8 * i));
   }
   return 0;
 }
@@ -274,13 +283,15 @@ int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* a, int mask) {
   if ((mask & IBV_QP_STATE) == 0 || a->qp_state != static_cast<ibv_qp_state>(p->verbs.state + 1)) return EINVAL;
   if (a->qp_state == IBV_QPS_INIT && a->port_num != 2) return EINVAL;
   if (a->qp_state == IBV_QPS_RTR) {
-    // The address of this one device, and the routable one of it.
-    if (!a->ah_attr.is_global || a->ah_attr.grh.sgid_index != 3 || a->ah_attr.grh.dgid.raw[12] != 10) return EINVAL;
+    // The routable address of a device, from the routable one of this.
+    const uint8_t* const to = a->ah_attr.grh.dgid.raw;
+    if (!a->ah_attr.is_global || a->ah_attr.grh.sgid_index != 3 || to[12] != 10) return EINVAL;
     if (a->path_mtu != IBV_MTU_4096) return EINVAL;
+    p->remoteCard = uint32_t{to[13]} << 16 | uint32_t{to[14]} << 8 | to[15];
     p->remote = a->dest_qp_num;
   }
   // Only now do entries go anywhere.
-  if (a->qp_state == IBV_QPS_RTS) nic().connectPair(qp->qp_num, p->remote);
+  if (a->qp_state == IBV_QPS_RTS) nic().connectPair(qp->qp_num, p->remote, p->remoteCard);
   p->verbs.state = a->qp_state;
   return 0;
 }

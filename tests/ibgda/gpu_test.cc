@@ -4,7 +4,7 @@
 // the figures say what the two ways of posting cost a GPU, not what a real card would do with them.
 //
 // By hand: nvcc -std=c++20 -O2 -arch=sm_90a -Iinclude -Isrc -Itests -o gpu_test tests/ibgda/gpu_agents.cu
-// tests/ibgda/gpu_test.cc tests/ibgda/soft_nic.cc src/host/cuda_cards.cc src/host/cuda_api.cc src/host/error.cc
+// tests/ibgda/gpu_test.cc tests/ibgda/soft_nic.cc tests/ibgda/wire.cc src/host/cuda_cards.cc src/host/cuda_api.cc src/host/error.cc
 #include <cuda_runtime_api.h>
 #include <unistd.h>
 

@@ -49,7 +49,17 @@ struct SoftNic::Entry {
   bool isInline = false;
 };
 
-SoftNic::SoftNic(Idle idle) : idle_(idle), entry_(std::make_unique<Entry>()), thread_([this] { loop(); }) {}
+SoftNic::SoftNic(Idle idle, uint32_t card)
+    : idle_(idle),
+      card_(card),
+      entry_(std::make_unique<Entry>()),
+      wire_(card == 0 ? nullptr
+                      : std::make_unique<Wire>(card,
+                                               [this](const Wire::Packet& packet, const char* bytes) {
+                                                 const std::lock_guard lock(mutex_);
+                                                 return deliver(packet, bytes);
+                                               })),
+      thread_([this] { loop(); }) {}
 
 SoftNic::~SoftNic() {
   stop_.store(true);
@@ -80,9 +90,11 @@ uint32_t SoftNic::createPair(const Pair& pair) {
   return number;
 }
 
-void SoftNic::connectPair(uint32_t number, uint32_t remote) {
+void SoftNic::connectPair(uint32_t number, uint32_t remote, uint32_t card) {
   const std::lock_guard lock(mutex_);
-  pairs_.at(number).remote = remote;
+  PairState& p = pairs_.at(number);
+  p.remote = remote;
+  p.remoteCard = card == card_ ? 0 : card;
 }
 
 void SoftNic::breakPair(uint32_t number) {
@@ -91,7 +103,8 @@ void SoftNic::breakPair(uint32_t number) {
 }
 
 void SoftNic::destroyPair(uint32_t number) {
-  const std::lock_guard lock(mutex_);
+  std::unique_lock lock(mutex_);
+  answered_.wait(lock, [&] { return asking_ != number; });
   pairs_.erase(number);
 }
 
@@ -293,21 +306,50 @@ uint8_t SoftNic::gather(const PairState& p, const Entry& e, std::vector<char>& b
   return ok;
 }
 
-uint8_t SoftNic::scatter(const PairState& p, const Entry& e, const std::vector<char>& bytes) {
-  const auto receiver = pairs_.find(p.remote);
-  if (receiver == pairs_.end() || receiver->second.remote != p.number) return noAnswer;
-  if (bytes.empty()) return ok;
-  const Memory* const m = find(e.remoteKey, e.remoteAddress, bytes.size(), receiver->second.pair.domain);
+// Null: this card has no such pair, or it is connected to another one.
+const SoftNic::PairState* SoftNic::receiverOf(const Wire::Packet& packet) const {
+  const auto found = pairs_.find(packet.to);
+  const bool connected =
+      found != pairs_.end() && found->second.remote == packet.from && found->second.remoteCard == packet.fromCard;
+  return connected ? &found->second : nullptr;
+}
+
+// Carries out a write to this card's memory.
+uint8_t SoftNic::deliver(const Wire::Packet& packet, const char* bytes) {
+  const PairState* const receiver = receiverOf(packet);
+  if (receiver == nullptr) return noAnswer;
+  if (packet.bytes == 0) return ok;
+  const Memory* const m = find(packet.key, packet.address, packet.bytes, receiver->pair.domain);
   if (m == nullptr || !m->remoteWrite) return remoteAccess;
-  if (bytes.size() == 8 && e.remoteAddress % 8 == 0) {
+  if (packet.bytes == 8 && packet.address % 8 == 0) {
     // May be a flag: everything before it is visible to whoever sees it.
     uint64_t word;
-    std::memcpy(&word, bytes.data(), 8);
-    std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(e.remoteAddress)).store(word, std::memory_order_release);
+    std::memcpy(&word, bytes, 8);
+    std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(packet.address)).store(word, std::memory_order_release);
   } else {
-    std::memcpy(reinterpret_cast<char*>(e.remoteAddress), bytes.data(), bytes.size());
+    std::memcpy(reinterpret_cast<char*>(packet.address), bytes, packet.bytes);
   }
   return ok;
+}
+
+uint8_t SoftNic::scatter(const PairState& p, const Entry& e, const std::vector<char>& bytes) {
+  if (p.remote == 0) return noAnswer;
+  Wire::Packet packet = {0, p.number, p.remote, e.remoteKey, e.remoteAddress, bytes.size()};
+  if (p.remoteCard == 0) return deliver(packet, bytes.data());
+  if (e.opcode == kWriteImmediate) {
+    complain(p, "entry %lu: this card carries no immediates to others", e.index);
+    return queueOperation;
+  }
+  packet.fromCard = card_;
+  const uint32_t card = p.remoteCard;
+  asking_ = p.number;
+  mutex_.unlock();  // the other card may be asking this one
+  uint8_t syndrome = noAnswer;
+  const bool answered = wire_->send(card, packet, bytes.data(), &syndrome);
+  mutex_.lock();
+  asking_ = 0;
+  answered_.notify_all();
+  return answered ? syndrome : uint8_t{noAnswer};
 }
 
 SoftNic::Outcome SoftNic::execute(PairState& p) {
@@ -316,7 +358,7 @@ SoftNic::Outcome SoftNic::execute(PairState& p) {
   e.pieces.clear();
   e.isInline = false;
   const bool sound = decode(p, e);
-  const auto receiver = pairs_.find(p.remote);
+  const auto receiver = p.remoteCard == 0 ? pairs_.find(p.remote) : pairs_.end();
   if (sound && !p.broken && e.opcode == kWriteImmediate && receiver != pairs_.end()) {
     // It uses up a receive entry; without one a real card asks again and again.
     const PairState& r = receiver->second;

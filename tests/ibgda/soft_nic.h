@@ -7,6 +7,7 @@
 #pragma once
 
 #include <atomic>
+#include <condition_variable>
 #include <cstdint>
 #include <functional>
 #include <map>
@@ -16,13 +17,16 @@
 #include <thread>
 #include <vector>
 
+#include "ibgda/wire.h"
+
 namespace test {
 
 class SoftNic {
  public:
   // How the thread waits: spinning is for measurements, and keeps a core busy.
   enum class Idle { sleep, spin };
-  explicit SoftNic(Idle idle = Idle::sleep);
+  // `card`: its number among the cards of other processes, with which it is joined; 0: it is alone.
+  explicit SoftNic(Idle idle = Idle::sleep, uint32_t card = 0);
   ~SoftNic();
   SoftNic(const SoftNic&) = delete;
   SoftNic& operator=(const SoftNic&) = delete;
@@ -41,7 +45,8 @@ class SoftNic {
     uint32_t maxInline = 64;
   };
   uint32_t createPair(const Pair& pair);  // the number
-  void connectPair(uint32_t number, uint32_t remote);
+  // To a pair of this card's, or of another's.
+  void connectPair(uint32_t number, uint32_t remote, uint32_t card = 0);
   // As when the peer's process or link is gone: what is posted from now on completes with an error.
   void breakPair(uint32_t number);
   void destroyPair(uint32_t number);
@@ -74,9 +79,9 @@ class SoftNic {
   struct PairState {
     uint32_t number = 0;
     Pair pair;
-    uint32_t remote = 0;
-    uint64_t rung = 0;     // what the doorbell held when last looked at
-    uint16_t rungEnd = 0;  // entry behind the one it named
+    uint32_t remote = 0, remoteCard = 0;  // the pair at the other end; card 0: of this one
+    uint64_t rung = 0;                    // what the doorbell held when last looked at
+    uint16_t rungEnd = 0;                 // entry behind the one it named
     bool everRung = false, broken = false, waitsForReceive = false;
     uint64_t fetched = 0;           // entries read
     uint64_t received = 0;          // receive entries used up
@@ -98,6 +103,8 @@ class SoftNic {
   bool decode(PairState& p, Entry& e);
   uint8_t gather(const PairState& p, const Entry& e, std::vector<char>& bytes);
   uint8_t scatter(const PairState& p, const Entry& e, const std::vector<char>& bytes);
+  uint8_t deliver(const Wire::Packet& packet, const char* bytes);
+  const PairState* receiverOf(const Wire::Packet& packet) const;
   void complete(PairState& p, const Entry& e, uint8_t syndrome);
   void arrive(PairState& receiver, const Entry& e, uint64_t bytes);
   void putCqe(uint32_t handle, uint64_t (&words)[8]);
@@ -106,7 +113,10 @@ class SoftNic {
   [[gnu::format(printf, 3, 4)]] void complain(const PairState& p, const char* fmt, ...);
 
   const Idle idle_;
+  const uint32_t card_;
   mutable std::mutex mutex_;
+  std::condition_variable answered_;
+  uint32_t asking_ = 0;  // the pair that waits for another card's answer, without the mutex
   std::map<uint32_t, Completions> completions_;
   std::map<uint32_t, PairState> pairs_;
   std::map<uint32_t, Memory> memories_;
@@ -117,6 +127,7 @@ class SoftNic {
   std::unique_ptr<Entry> entry_;  // of the one being carried out, and its bytes; kept for their memory
   std::vector<char> bytes_;
   std::atomic<bool> paused_{false}, stop_{false};
+  std::unique_ptr<Wire> wire_;  // to other cards
   std::thread thread_;
 };
 

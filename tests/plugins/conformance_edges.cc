@@ -280,6 +280,11 @@ void checkPeerLoss(const Setup& setup, Mode) {
         const auto deadline = rank.deadline();
         for (bool lost = false; !lost;) {
           expect(Clock::now() < deadline, "the death of peer 1 is not noticed");
+          if (!rank.setup.knowsDeaths) {
+            const Write write = area.write(1);
+            int accepted = 0;
+            link.table().post(link.endpoint(), 1, &write, 1, &accepted);
+          }
           for (const Event& event : link.poll()) {
             if (event.kind != MK_EVENT_ERROR) continue;
             expect(event.peer == 1 && event.status != mkSuccess, "error event of peer %d, status %d", event.peer,

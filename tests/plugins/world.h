@@ -28,6 +28,8 @@ struct Setup {
   int devices = 1;  // rank i opens device i modulo this
   // Whether importing a key tells that its registration has ended; else the card tells, at the first write.
   bool knowsEndedKeys = true;
+  // Whether a peer's death is noticed with nothing under way to it; else it is by the next write.
+  bool knowsDeaths = true;
 };
 
 class Exchange {
