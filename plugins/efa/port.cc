@@ -113,8 +113,18 @@ Registration Port::registerMemory(const mkTransportMemory_t& memory) {
       why = failure.what();
     }
   }
-  MK_EFA_INFO("memory of a GPU registered through its driver, not as a DMA-BUF: %s", why.c_str());
-  return registerAs(memory, false);
+  try {
+    Registration made = registerAs(memory, false);
+    MK_EFA_INFO("memory of a GPU registered through its driver, not as a DMA-BUF: %s", why.c_str());
+    return made;
+  } catch (const Failure& failure) {
+    if (failure.code() == mkErrorInvalidArgument) throw;
+    fail(
+        mkErrorNotSupported,
+        "device %s reaches no GPU memory at %p (as a DMA-BUF: %s; through the driver: %s): it has to go through pinned "
+        "host memory",
+        device_.name.c_str(), memory.address, why.c_str(), failure.what());
+  }
 }
 
 Registration Port::registerAs(const mkTransportMemory_t& memory, bool dmabuf) {

@@ -86,25 +86,35 @@ void* Endpoint::registerMemory(const mkTransportMemory_t& memory, uint8_t* key) 
     fail(mkErrorInvalidArgument, "address %p, %llu bytes: memory must have both", memory.address,
          static_cast<unsigned long long>(memory.bytes));
   if (memory.kind != MK_MEMORY_KIND_HOST && memory.kind != MK_MEMORY_KIND_CUDA)
-    fail(mkErrorInvalidArgument, "kind %u: legal are %u (host) and %u (CUDA)", memory.kind, MK_MEMORY_KIND_HOST,
+    fail(mkErrorNotSupported, "kind %u: legal are %u (host) and %u (CUDA)", memory.kind, MK_MEMORY_KIND_HOST,
          MK_MEMORY_KIND_CUDA);
   // Never with relaxed ordering: flags lie in the same memory as what they announce.
   constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
   auto made = std::make_unique<LocalMemory>();
   made->address = static_cast<char*>(memory.address);
   made->bytes = memory.bytes;
-  const char* how = "as memory of this process";
+  const bool ofGpu = memory.kind == MK_MEMORY_KIND_CUDA;
+  std::string tried = "there is no descriptor";
   // Of a GPU: by DMA-BUF, else by its address, which a peer-memory module of the kernel may know.
-  if (memory.kind == MK_MEMORY_KIND_CUDA && memory.fd >= 0) {
+  if (ofGpu && memory.fd >= 0) {
     made->region.reset(ibv_reg_dmabuf_mr(device_.domain.get(), memory.fdOffset, memory.bytes,
                                          reinterpret_cast<uint64_t>(memory.address), memory.fd, kAccess));
-    how = "by DMA-BUF";
+    if (made->region == nullptr) tried = std::strerror(errno);
   }
+  const bool byDmaBuf = made->region != nullptr;
+  if (!byDmaBuf) made->region.reset(ibv_reg_mr(device_.domain.get(), memory.address, memory.bytes, kAccess));
+  const int error = errno;
+  const std::string name = device_.info.name();
+  if (made->region == nullptr && ofGpu)
+    fail(mkErrorNotSupported,
+         "%s reaches no GPU memory at %p (DMA-BUF: %s; peer memory: %s): it has to go through pinned host memory",
+         name.c_str(), memory.address, tried.c_str(), std::strerror(error));
   if (made->region == nullptr)
-    made->region.reset(ibv_reg_mr(device_.domain.get(), memory.address, memory.bytes, kAccess));
-  if (made->region == nullptr)
-    failErrno(errno, format("%s cannot register %llu bytes %s", device_.info.name().c_str(),
-                            static_cast<unsigned long long>(memory.bytes), how));
+    failErrno(error, format("%s cannot register %llu bytes at %p", name.c_str(),
+                            static_cast<unsigned long long>(memory.bytes), memory.address));
+  if (ofGpu)
+    MK_IBGDA_INFO("%llu bytes of GPU memory at %p: reached by %s", static_cast<unsigned long long>(memory.bytes),
+                  memory.address, byDmaBuf ? "DMA-BUF" : ("peer memory; DMA-BUF: " + tried).c_str());
   const Key bytes{kMagic, made->region->rkey, address_.id, reinterpret_cast<uint64_t>(made->address), made->bytes};
   std::memset(key, 0, MK_TRANSPORT_KEY_BYTES);
   std::memcpy(key, &bytes, sizeof(bytes));

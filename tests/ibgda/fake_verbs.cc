@@ -2,6 +2,7 @@
 // in their place.  Behind them stands the software network card, one for the process, joined with those of other processes.  It ends the process at the first thing
 // it has to complain of, with the complaint: a test that posts nonsense must not go on.
 #include <fcntl.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
 #include <array>
@@ -217,6 +218,12 @@ int ibv_dealloc_pd(ibv_pd* pd) {
 }
 
 ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, size_t bytes, int access) {
+  // Memory that this process does not have, as that of a GPU without a peer-memory module.
+  const uintptr_t page = reinterpret_cast<uintptr_t>(address) / 4096 * 4096;
+  if (msync(reinterpret_cast<void*>(page), reinterpret_cast<uintptr_t>(address) + bytes - page, MS_ASYNC) != 0) {
+    errno = EFAULT;
+    return nullptr;
+  }
   auto* mr = new ibv_mr{};
   mr->context = pd->context;
   mr->pd = pd;

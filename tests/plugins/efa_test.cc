@@ -394,18 +394,25 @@ void useGpuMemory(Rank& rank, const char* words) {
   rank.barrier();
 }
 
+// What the library takes for "through host memory, then", and why.
+void refuseGpuMemory(Rank& rank, std::initializer_list<const char*> words) {
+  Link link(rank);
+  SharedMemory memory(4096);
+  mkTransportMemory_t piece = memory.piece();
+  piece.kind = MK_MEMORY_KIND_CUDA;
+  void* handle = nullptr;
+  uint8_t key[MK_TRANSPORT_KEY_BYTES];
+  const int result = link.table().registerMemory(link.endpoint(), &piece, &handle, key);
+  const std::string reason = link.table().lastError();
+  expect(result == mkErrorNotSupported, "memory of a GPU: result %d: %s", result, reason.c_str());
+  for (const char* word : words) expect(reason.find(word) != reason.npos, "the reason: %s", reason.c_str());
+  // Host memory still is.
+  link.share(memory.piece());
+  rank.barrier();
+}
+
 TEST_CASE("efa: memory of a GPU: as a DMA-BUF, else through the driver, else not") {
-  run(modelled("efa", "efa,version=20"), Mode::processes, [](Rank& rank) {
-    Link link(rank);
-    SharedMemory memory(4096);
-    mkTransportMemory_t piece = memory.piece();
-    piece.kind = MK_MEMORY_KIND_CUDA;
-    void* handle = nullptr;
-    uint8_t key[MK_TRANSPORT_KEY_BYTES];
-    expect(link.table().registerMemory(link.endpoint(), &piece, &handle, key) == mkErrorNotSupported,
-           "memory of a GPU is taken without a driver");
-    rank.barrier();
-  });
+  run(modelled("efa", "efa,version=20"), Mode::processes, [](Rank& rank) { refuseGpuMemory(rank, {"FI_HMEM"}); });
   void* driver = dlopen(MK_TEST_CUDA, RTLD_NOW | RTLD_LOCAL);
   INFO((driver == nullptr ? dlerror() : ""));
   REQUIRE(driver != nullptr);
@@ -415,6 +422,13 @@ TEST_CASE("efa: memory of a GPU: as a DMA-BUF, else through the driver, else not
       [](Rank& rank) { useGpuMemory(rank, "not as a DMA-BUF: fi_mr_regattr (DMA-BUF): Operation not supported"); });
   run(modelled("efa", "efa,version=19"), Mode::processes,
       [](Rank& rank) { useGpuMemory(rank, "not as a DMA-BUF: libfabric is older than 1.20"); });
+  run(modelled("efa", "efa,version=20,nogpu"), Mode::processes, [](Rank& rank) {
+    refuseGpuMemory(rank, {"as a DMA-BUF: fi_mr_regattr (DMA-BUF): Invalid",
+                           "through the driver: fi_mr_regattr: Invalid", "pinned host memory"});
+  });
+  run(modelled("efa", "efa,version=19,nogpu"), Mode::processes, [](Rank& rank) {
+    refuseGpuMemory(rank, {"libfabric is older than 1.20", "through the driver: "});
+  });
   dlclose(driver);
 }
 

@@ -44,6 +44,13 @@ std::vector<Network> networks() {
                   "MKERNEL_NET_STAGING=1"},
                  MK_NET_PATH_STAGED});
 #endif
+#ifdef MK_TEST_IBGDA
+  // Cards made of software, one in each process.
+  all.push_back({"ibgda", {"MKERNEL_NET=ibgda", "MKERNEL_PLUGIN_PATH=" MK_TEST_IBGDA}, MK_NET_PATH_DIRECT});
+  all.push_back({"ibgda, staged",
+                 {"MKERNEL_NET=ibgda", "MKERNEL_PLUGIN_PATH=" MK_TEST_IBGDA, "MKERNEL_NET_STAGING=1"},
+                 MK_NET_PATH_STAGED});
+#endif
   return all;
 }
 

@@ -12,6 +12,7 @@
 //   fail=N       efa: the write after N fails, with an entry in the error queue
 //   overrun=N    efa: the completion queue has overflowed after N completions
 //   nodmabuf     efa: DMA-BUFs are refused
+//   nogpu        efa: memory of a GPU is refused, however it is described
 //   emulated     efa: writes are emulated, says fi_getopt
 //   handlers     signal handlers are installed by loading it, by fi_getinfo and by fi_domain
 //   version=N    1.N is the library's version, whatever the real one's

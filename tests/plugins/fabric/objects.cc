@@ -52,6 +52,7 @@ int checkRegistration(const fi_mr_attr& attributes, uint64_t flags, iovec* piece
   if (attributes.iface != FI_HMEM_SYSTEM && attributes.iface != FI_HMEM_CUDA)
     return breach("a registration of interface %d", static_cast<int>(attributes.iface));
   if (attributes.requested_key != 0) return breach("a key is asked for, and keys are the provider's");
+  if (attributes.iface == FI_HMEM_CUDA && asked("nogpu")) return -FI_EINVAL;
   *piece = *attributes.mr_iov;
   if ((flags & kDmabufFlag) != 0) {
     if (asked("nodmabuf")) return -FI_EOPNOTSUPP;

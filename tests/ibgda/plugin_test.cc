@@ -1,0 +1,51 @@
+// The ibgda plugin on the software network card: what only this transport has.
+#include <string>
+
+#include "plugins/link.h"
+#include "plugins/words.h"
+#include "support/catch_compat.h"
+
+namespace test {
+namespace {
+
+Setup over(const Params& params = {}) { return {MK_TEST_IBGDA, params}; }
+
+bool logged(const std::vector<std::string>& lines, const std::string& words) {
+  for (const std::string& line : lines)
+    if (line.find(words) != std::string::npos) return true;
+  return false;
+}
+
+TEST_CASE("ibgda: GPU memory is tried by DMA-BUF, then by address; the library hears that neither is to be had") {
+  takeLog();
+  CHECK_NOTHROW(runWorld(over(), Mode::threads, 2, [](Rank& rank) {
+    Link link(rank);
+    // Host memory stands for it: its descriptor is no DMA-BUF, its address can be registered.
+    SharedMemory memory(8192);
+    mkTransportMemory_t piece = memory.piece();
+    piece.kind = MK_MEMORY_KIND_CUDA;
+    Bytes key;
+    link.registerMemory(piece, &key);
+    piece.address = reinterpret_cast<void*>(uintptr_t{1} << 46);  // memory of nobody's
+    for (const bool described : {true, false}) {
+      if (!described) piece.fd = -1;
+      void* handle = nullptr;
+      const int result = link.table().registerMemory(link.endpoint(), &piece, &handle, key.data());
+      expect(result == mkErrorNotSupported, "result %d", result);
+      const std::string why =
+          missing(link.table().lastError(), {described ? "DMA-BUF: Operation not supported" : "there is no descriptor",
+                                             "peer memory: Bad address", "pinned host memory"});
+      expect(why.empty(), "%s", why.c_str());
+    }
+    // Host memory that is not there is no case for that.
+    piece.kind = MK_MEMORY_KIND_HOST;
+    void* handle = nullptr;
+    const int result = link.table().registerMemory(link.endpoint(), &piece, &handle, key.data());
+    expect(result == mkErrorSystem, "result %d", result);
+    rank.barrier();
+  }));
+  CHECK(logged(takeLog(), "8192 bytes of GPU memory"));
+}
+
+}  // namespace
+}  // namespace test
