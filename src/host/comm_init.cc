@@ -9,6 +9,7 @@
 #include "host/fd_exchange.h"
 #include "host/log.h"
 #include "host/nic_choice.h"
+#include "host/params.h"
 
 namespace mk {
 
@@ -89,7 +90,7 @@ void Comm::setUp(const mkUniqueId_t& id) {
   identity.rank = rank_;
   identity.nranks = nranks_;
   identity.hostId = settings_.hostId;
-  identity.deviceId = platform_->deviceId();
+  if (params().shareGpu == 0) identity.deviceId = platform_->deviceId();
   identity.settings = settings_.agreed();
   BootstrapEvents events;
   events.onVerdict = [this](mkResult_t code, const std::string& text) { setError(code, text); };

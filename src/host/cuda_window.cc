@@ -176,10 +176,12 @@ WindowMapping importWindow(int device, const std::vector<uint8_t>& claim, std::v
   const OnDevice on(device);
   if (theirs.kind == Claim::runtime) {
     if (sameProcess) {
-      // Another device's memory at its own address.
-      const cudaError_t e = cudaDeviceEnablePeerAccess(theirs.device, 0);
-      if (e != cudaErrorPeerAccessAlreadyEnabled) check(e, "reaching the device of a thread of this process");
-      static_cast<void>(cudaGetLastError());
+      // At its own address, perhaps of another device.
+      if (theirs.device != device) {
+        const cudaError_t e = cudaDeviceEnablePeerAccess(theirs.device, 0);
+        if (e != cudaErrorPeerAccessAlreadyEnabled) check(e, "reaching the device of a thread of this process");
+        static_cast<void>(cudaGetLastError());
+      }
       return {reinterpret_cast<char*>(theirs.address), nullptr};
     }
     void* base = nullptr;

@@ -1,9 +1,11 @@
 // What the CPU platform's process tests show, on GPUs: death in mid-kernel, a stalled rank, a late one, arguments that differ, an
 // abort in flight.  Afterwards the device is usable, with a new communicator.
 #include <csignal>
+#include <map>
 #include <thread>
 
 #include "gpu/device.h"
+#include "gpu/job.h"
 #include "process/crew.h"
 #include "support/catch_compat.h"
 
@@ -23,30 +25,57 @@ void sleepMs(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)
 // Large operands without contents: one launch takes about 2 ms.
 struct Large {
   static constexpr int64_t kSize = 8192;
+  const int op;
   void *a = nullptr, *b = nullptr, *c = nullptr;
-  mkGemmAllReduceArgs_t args;
-  explicit Large(mkComm_t comm) {
+  mkGemmAllReduceArgs_t reduce;
+  mkGemmReduceScatterArgs_t scatter;
+  mkAllGatherGemmArgs_t gather;
+  Large(const test::Rank& rank, mkComm_t comm) : op(test::operationOf(rank.option("op"))) {
+    cudaStream_t stream = nullptr;
+    cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
     const size_t bytes = size_t{kSize} * kSize * 2;
     for (void** p : {&a, &b, &c}) {
-      cuda(cudaMalloc(p, bytes), "memory");
-      cuda(cudaMemset(*p, 0, bytes), "memory");
+      *p = test::deviceMemory->allocate(bytes);
+      cuda(cudaMemsetAsync(*p, 0, bytes, stream), "memory");
     }
-    cuda(cudaDeviceSynchronize(), "memory");
-    MK_INIT(&args, MK_ID_GEMM_ALL_REDUCE_ARGS);
-    const auto set = [](mkTensor_t* t, void* data) {
-      t->data = data;
-      t->dtype = mkBfloat16;
-      t->ndim = 2;
-      t->dims[0] = t->dims[1] = kSize;
-    };
-    set(&args.a, a);
-    set(&args.b, b);
-    set(&args.c, c);
+    test::synchronize(stream);
+    cuda(cudaStreamDestroy(stream), "stream");
+    MK_INIT(&reduce, MK_ID_GEMM_ALL_REDUCE_ARGS);
+    MK_INIT(&scatter, MK_ID_GEMM_REDUCE_SCATTER_ARGS);
+    MK_INIT(&gather, MK_ID_ALL_GATHER_GEMM_ARGS);
+    const int64_t shard = kSize / rank.ranks();
+    fill(&reduce, kSize, kSize);
+    fill(&scatter, kSize, shard);
+    fill(&gather, shard, kSize);
     size_t workspace = 0;
-    expect(mkOpWorkspaceSize(comm, MK_OP_GEMM_ALL_REDUCE, &args, &workspace), "workspace");
+    expect(mkOpWorkspaceSize(comm, op, args(), &workspace), "workspace");
     expect(mkCommReserve(comm, workspace), "reserve", comm);
   }
+  mkResult_t launch(mkComm_t comm, mkStream_t stream) const {
+    if (op == MK_OP_GEMM_REDUCE_SCATTER) return mkGemmReduceScatter(comm, &scatter, stream);
+    if (op == MK_OP_ALL_GATHER_GEMM) return mkAllGatherGemm(comm, &gather, stream);
+    return mkGemmAllReduce(comm, &reduce, stream);
+  }
+
+ private:
+  const void* args() const {
+    if (op == MK_OP_GEMM_REDUCE_SCATTER) return &scatter;
+    if (op == MK_OP_ALL_GATHER_GEMM) return &gather;
+    return &reduce;
+  }
+  template <class Args>
+  void fill(Args* args, int64_t rowsOfA, int64_t rowsOfC) const {
+    args->a = test::matrix(a, mkBfloat16, rowsOfA, kSize, kSize);
+    args->b = test::matrix(b, mkBfloat16, kSize, kSize, kSize);
+    args->c = test::matrix(c, mkBfloat16, rowsOfC, kSize, kSize);
+  }
 };
+
+Case smallOf(const test::Rank& rank) {
+  Case c = kCase;
+  c.op = test::operationOf(rank.option("op"));
+  return c;
+}
 
 // The error that the communicator gets within so many seconds.
 void noteError(test::Rank& rank, mkComm_t comm, int seconds) {
@@ -65,7 +94,7 @@ void goOn(test::Rank& rank, mkComm_t comm, cudaStream_t stream) {
   const std::string name = "after " + std::to_string(rank.rank());
   mkComm_t next = nullptr;
   if (rank.join(name, {1, 1}, 0, &next) != mkSuccess) return;
-  rank.attempt("again", [&] { test::runCase({.m = 300, .n = 264, .k = 64}, {1, 1}, 0, next, stream); });
+  rank.attempt("again", [&] { test::runCase(Case{.m = 300, .n = 264, .k = 64}, {1, 1}, 0, next, stream); });
   rank.call("destroy", [&] { return mkCommDestroy(next); });
 }
 
@@ -97,8 +126,8 @@ MK_ROLE(death) {
   const bool victim = rank.rank() == rank.number("victim");
   mkComm_t comm = rank.join([](mkConfig_t& c) { c.teardownTimeoutMs = 4000; });
   cudaStream_t stream = newStream();
-  test::runCase(kCase, rank.world(), rank.rank(), comm, stream);
-  const Large large(comm);
+  test::runJob(smallOf(rank), rank.world(), rank.rank(), comm, stream);
+  const Large large(rank, comm);
   rank.meet("ready");
   // Idle: the others' kernels wait for this rank to enter.  Else it dies while its own are running.
   if (victim && rank.option("how") == "idle") {
@@ -106,7 +135,7 @@ MK_ROLE(death) {
     test::dieNow(rank);
   }
   for (int i = 0; i < 200; ++i) {
-    if (mkGemmAllReduce(comm, &large.args, stream) != mkSuccess) break;
+    if (large.launch(comm, stream) != mkSuccess) break;
     if (victim && i == 100) rank.note("running");
   }
   if (victim) sleepMs(20000);  // killed meanwhile
@@ -117,10 +146,11 @@ MK_ROLE(death) {
 TEST_CASE("a rank dies in mid-kernel, or while the others' kernels wait for it", "[failures]") {
   MK_NEED_GPUS(2);
   const World world = GENERATE(World{1, 2}, World{2, 1});
+  const std::string op = GENERATE("reduce", "scatter", "gather");
   const std::string how = GENERATE("running", "idle");
   const int victim = GENERATE(1, 0);
-  if (world.nodes > 1 && victim == 0) return;
-  Crew crew("death", world, {{"victim", std::to_string(victim)}, {"how", how}});
+  if (victim == 0 && (world.nodes > 1 || op != "reduce")) return;
+  Crew crew("death", world, {{"victim", std::to_string(victim)}, {"how", how}, {"op", op}}, {}, Crew::Ranks::processes);
   bool good = true;
   uint64_t killed = 0;
   if (how == "running") {
@@ -129,7 +159,8 @@ TEST_CASE("a rank dies in mid-kernel, or while the others' kernels wait for it",
     kill(crew.pid(victim), SIGKILL);
   }
   good = good && crew.finish(40);
-  INFO(world.nodes << " nodes x " << world.locals << ", rank " << victim << " dies " << how << "\n" << crew.story());
+  INFO(op << ", " << world.nodes << " nodes x " << world.locals << ", rank " << victim << " dies " << how << "\n"
+          << crew.story());
   REQUIRE(good);
   if (how == "idle") killed = crew.note(victim, "death").endNs;
   const int survivor = 1 - victim;
@@ -147,10 +178,10 @@ MK_ROLE(stalled) {
     c.teardownTimeoutMs = 3000;
   });
   cudaStream_t stream = newStream();
-  const Large large(comm);
+  const Large large(rank, comm);
   rank.meet("ready");
   for (int i = 0; i < 400; ++i) {
-    if (mkGemmAllReduce(comm, &large.args, stream) != mkSuccess) break;
+    if (large.launch(comm, stream) != mkSuccess) break;
     if (i == 50) rank.note("running");
   }
   noteError(rank, comm, 15);
@@ -159,15 +190,16 @@ MK_ROLE(stalled) {
 
 TEST_CASE("a rank whose process is stopped in mid-kernel is named within the deadline", "[failures]") {
   MK_NEED_GPUS(2);
+  const std::string op = GENERATE("reduce", "scatter", "gather");
   // Within a node nothing but the GPU is needed: a stopped process stalls only the network.
-  Crew crew("stalled", {2, 1}, {}, {"MKERNEL_LOOPBACK_GBPS=20"});
+  Crew crew("stalled", {2, 1}, {{"op", op}}, {"MKERNEL_LOOPBACK_GBPS=20"}, Crew::Ranks::processes);
   bool good = crew.untilNoted(1, "running", 40);
   kill(crew.pid(1), SIGSTOP);
   const uint64_t stopped = test::clockNs();
   good = good && crew.untilNoted(0, "error", 20);
   kill(crew.pid(1), SIGCONT);
   good = good && crew.finish(40);
-  INFO(crew.story());
+  INFO(op << "\n" << crew.story());
   REQUIRE(good);
   checkError(crew, 0, mkErrorTimeout, 1);
   CHECK(static_cast<double>(crew.note(0, "error").endNs - stopped) * 1e-9 < 8);
@@ -215,13 +247,17 @@ TEST_CASE("a rank that enters late has no deadline", "[failures]") {
 MK_ROLE(differ) {
   mkComm_t comm = rank.join();
   cudaStream_t stream = newStream();
-  Case c = kCase;
+  Case c = smallOf(rank);
   c.window = false;
-  test::runCase(c, rank.world(), rank.rank(), comm, stream);
-  c.alpha = rank.rank() == 1 ? 0.25f : 1;
-  const test::Operands o(c, rank.world(), rank.rank(), comm);
-  const mkGemmAllReduceArgs_t args = o.args();
-  rank.call("launch", [&] { return mkGemmAllReduce(comm, &args, stream); });
+  test::runJob(c, rank.world(), rank.rank(), comm, stream);
+  // Of AllGather+GEMM alpha is each rank's own.
+  if (rank.rank() == 1 && c.op == MK_OP_ALL_GATHER_GEMM) {
+    c.tune.chunkRows = 4;
+  } else {
+    c.alpha = rank.rank() == 1 ? 0.25f : 1;
+  }
+  const test::Job job(c, rank.world(), rank.rank(), comm);
+  rank.call("launch", [&] { return job.launch(stream); });
   noteError(rank, comm, 15);
   goOn(rank, comm, stream);
 }
@@ -229,15 +265,57 @@ MK_ROLE(differ) {
 TEST_CASE("arguments that differ on a known shape are shown on every rank", "[failures]") {
   MK_NEED_GPUS(2);
   const World world = GENERATE(World{1, 2}, World{2, 1});
-  Crew crew("differ", world);
+  const std::string op = GENERATE("reduce", "scatter", "gather");
+  Crew crew("differ", world, {{"op", op}}, {"MKERNEL_HEAP_BYTES=67108864"});
   const bool finished = crew.finish(40);
-  INFO(crew.story());
+  INFO(op << ", " << world.nodes << " nodes x " << world.locals << "\n" << crew.story());
   REQUIRE(finished);
   for (int r = 0; r < 2; ++r) {
     checkError(crew, r, mkErrorInvalidUsage, 1);
     const std::string text = crew.note(r, "error").text;
-    CHECK(text.find("alpha=0.25") != std::string::npos);
-    CHECK(text.find("alpha=1,") != std::string::npos);
+    INFO(text);
+    if (op == "gather") {
+      CHECK(text.find("chunks of 4 rows") != std::string::npos);
+      CHECK(text.find("chunks of ") != text.rfind("chunks of "));
+    } else {
+      CHECK(text.find("alpha=0.25") != std::string::npos);
+      CHECK(text.find("alpha=1,") != std::string::npos);
+    }
+    checkGoesOn(crew, r);
+  }
+}
+
+// What one rank calls is another operation than what the other calls.
+MK_ROLE(others) {
+  mkComm_t comm = rank.join();
+  cudaStream_t stream = newStream();
+  Case c = kCase;
+  c.window = false;
+  c.op = test::operationOf(rank.option(rank.rank() == 0 ? "op" : "other"));
+  const test::Job job(c, rank.world(), rank.rank(), comm);
+  job.reserve();
+  rank.call("launch", [&] { return job.launch(stream); });
+  noteError(rank, comm, 15);
+  goOn(rank, comm, stream);
+}
+
+TEST_CASE("two ranks that call different operations get an error that names both", "[failures]") {
+  MK_NEED_GPUS(2);
+  const World world = GENERATE(World{1, 2}, World{2, 1});
+  const std::map<std::string, std::string> names = {
+      {"reduce", "mkGemmAllReduce"}, {"scatter", "mkGemmReduceScatter"}, {"gather", "mkAllGatherGemm"}};
+  const std::string op = GENERATE("reduce", "scatter", "gather");
+  const std::string other = op == "reduce" ? "scatter" : op == "scatter" ? "gather" : "reduce";
+  Crew crew("others", world, {{"op", op}, {"other", other}}, {"MKERNEL_HEAP_BYTES=67108864"});
+  const bool finished = crew.finish(40);
+  INFO(op << ", " << other << ", " << world.nodes << " nodes x " << world.locals << "\n" << crew.story());
+  REQUIRE(finished);
+  for (int r = 0; r < 2; ++r) {
+    checkError(crew, r, mkErrorInvalidUsage, 1);
+    const std::string text = crew.note(r, "error").text;
+    INFO(text);
+    CHECK(text.find(names.at(op)) != std::string::npos);
+    CHECK(text.find(names.at(other)) != std::string::npos);
     checkGoesOn(crew, r);
   }
 }
@@ -279,13 +357,13 @@ MK_ROLE(abort) {
   const std::string how = rank.option("how");
   mkComm_t comm = rank.join([](mkConfig_t& c) { c.teardownTimeoutMs = 4000; });
   cudaStream_t stream = newStream();
-  test::runCase(kCase, rank.world(), rank.rank(), comm, stream);
-  const Large large(comm);
+  test::runJob(smallOf(rank), rank.world(), rank.rank(), comm, stream);
+  const Large large(rank, comm);
   rank.meet("ready");
   // Rank 1 has launched nothing: the kernels of rank 0 wait for it.  Or both are in the middle.
   if (rank.rank() == 0 || how == "both") {
     for (int i = 0; i < 200; ++i)
-      if (mkGemmAllReduce(comm, &large.args, stream) != mkSuccess) break;
+      if (large.launch(comm, stream) != mkSuccess) break;
   }
   if (rank.rank() == 0) {
     sleepMs(100);
@@ -300,10 +378,11 @@ MK_ROLE(abort) {
 TEST_CASE("an abort with launches in flight", "[failures]") {
   MK_NEED_GPUS(2);
   const World world = GENERATE(World{1, 2}, World{2, 1});
+  const std::string op = GENERATE("reduce", "scatter", "gather");
   const std::string how = GENERATE("both", "one");
-  Crew crew("abort", world, {{"how", how}});
+  Crew crew("abort", world, {{"how", how}, {"op", op}});
   const bool finished = crew.finish(40);
-  INFO(world.nodes << " nodes x " << world.locals << ", " << how << "\n" << crew.story());
+  INFO(op << ", " << world.nodes << " nodes x " << world.locals << ", " << how << "\n" << crew.story());
   REQUIRE(finished);
   MK_CHECK_NOTE(crew, 0, "abort", mkSuccess);
   CHECK(crew.note(0, "abort").seconds() < 4);

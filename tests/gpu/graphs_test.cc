@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "gpu/device.h"
+#include "gpu/job.h"
 #include "process/crew.h"
 #include "support/catch_compat.h"
 
@@ -9,7 +10,7 @@ using test::Case;
 using test::Crew;
 using test::cuda;
 using test::expect;
-using test::Operands;
+using test::Job;
 using test::World;
 
 namespace {
@@ -21,10 +22,10 @@ struct Set {
   void *a = nullptr, *b = nullptr, *c = nullptr;
 };
 
-void* copyOf(const std::pair<void*, size_t>& bytes) {
-  void* copy = nullptr;
-  cuda(cudaMalloc(&copy, bytes.second), "memory");
-  cuda(cudaMemcpy(copy, bytes.first, bytes.second, cudaMemcpyDeviceToDevice), "copy");
+void* copyOf(const std::pair<void*, size_t>& bytes, cudaStream_t stream) {
+  void* const copy = test::deviceMemory->allocate(bytes.second);
+  cuda(cudaMemcpyAsync(copy, bytes.first, bytes.second, cudaMemcpyDeviceToDevice, stream), "copy");
+  test::synchronize(stream);
   return copy;
 }
 
@@ -36,17 +37,16 @@ MK_ROLE(replay) {
   cudaStream_t stream = nullptr;
   cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   rank.attempt("graphs", [&] {
-    const Case c{.m = 700, .n = 520, .k = 256, .window = rank.option("window") == "1"};
-    Operands o(c, rank.world(), rank.rank(), comm);
-    const mkGemmAllReduceArgs_t args = o.args();
-    size_t bytes = 0;
-    expect(mkOpWorkspaceSize(comm, MK_OP_GEMM_ALL_REDUCE, &args, &bytes), "workspace");
-    expect(mkCommReserve(comm, bytes), "reserve", comm);
+    Case c{.m = 700, .n = 520, .k = 256, .window = rank.option("window") == "1"};
+    c.op = test::operationOf(rank.option("op"));
+    Job o(c, rank.world(), rank.rank(), comm);
+    const size_t bytes = o.workspace();
+    o.reserve();
 
     cudaGraph_t graph = nullptr;
     cudaGraphExec_t exec = nullptr;
-    cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
-    expect(mkGemmAllReduce(comm, &args, stream), "captured launch", comm);
+    cuda(cudaStreamBeginCapture(stream, test::captureMode()), "capture");
+    expect(o.launch(stream), "captured launch", comm);
     cuda(cudaStreamEndCapture(stream, &graph), "capture");
     cuda(cudaGraphInstantiate(&exec, graph, 0), "graph");
 
@@ -56,15 +56,16 @@ MK_ROLE(replay) {
       if (seed % 2 == 0) {
         cuda(cudaGraphLaunch(exec, stream), "replay");
       } else {
-        expect(mkGemmAllReduce(comm, &args, stream), "launch", comm);
+        expect(o.launch(stream), "launch", comm);
       }
       test::synchronize(stream);
       o.check();
-      sets.push_back({copyOf(o.deviceBytes('a')), copyOf(o.deviceBytes('b')), copyOf(o.deviceBytes('c'))});
+      sets.push_back(
+          {copyOf(o.deviceBytes('a'), stream), copyOf(o.deviceBytes('b'), stream), copyOf(o.deviceBytes('c'), stream)});
     }
     unsigned long long* different = nullptr;
-    cuda(cudaMalloc(reinterpret_cast<void**>(&different), sizeof(*different)), "memory");
-    cuda(cudaMemset(different, 0, sizeof(*different)), "memory");
+    different = static_cast<unsigned long long*>(test::deviceMemory->allocate(sizeof(*different)));
+    cuda(cudaMemsetAsync(different, 0, sizeof(*different), stream), "memory");
     const auto [a, aBytes] = o.deviceBytes('a');
     const auto [b, bBytes] = o.deviceBytes('b');
     const auto [out, outBytes] = o.deviceBytes('c');
@@ -74,7 +75,7 @@ MK_ROLE(replay) {
       cuda(cudaMemcpyAsync(b, set.b, bBytes, cudaMemcpyDeviceToDevice, stream), "inputs");
       cuda(cudaMemsetAsync(out, 0xff, outBytes, stream), "poison");
       if (i % 97 == 50) {
-        expect(mkGemmAllReduce(comm, &args, stream), "launch", comm);
+        expect(o.launch(stream), "launch", comm);
       } else {
         cuda(cudaGraphLaunch(exec, stream), "replay");
       }
@@ -89,21 +90,21 @@ MK_ROLE(replay) {
     expect(mkCommGetAsyncError(comm, &async), "async");
     expect(async, "asynchronous", comm);
     unsigned long long count = 0;
-    cuda(cudaMemcpy(&count, different, sizeof(count), cudaMemcpyDeviceToHost), "result");
+    test::deviceMemory->download(&count, different, sizeof(count));
     if (count != 0) throw std::to_string(count) + " bytes differ from what the checked launches gave";
     mkCommInfo_t info;
     MK_INIT(&info, MK_ID_COMM_INFO);
     expect(mkCommQuery(comm, &info), "query");
     if (info.nextEpoch != uint64_t(kSets + replays) + 1) throw "the next epoch is " + std::to_string(info.nextEpoch);
     for (const Set& s : sets)
-      for (void* p : {s.a, s.b, s.c}) cuda(cudaFree(p), "memory");
-    cuda(cudaFree(different), "memory");
+      for (void* p : {s.a, s.b, s.c}) test::deviceMemory->release(p);
+    test::deviceMemory->release(different);
     cuda(cudaGraphExecDestroy(exec), "graph");
     cuda(cudaGraphDestroy(graph), "graph");
 
     // What is not legal during a capture says so, and leaves it whole.
-    cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
-    expect(mkGemmAllReduce(comm, &args, stream), "captured launch", comm);
+    cuda(cudaStreamBeginCapture(stream, test::captureMode()), "capture");
+    expect(o.launch(stream), "captured launch", comm);
     const mkResult_t reserve = mkCommReserve(comm, size_t{1} << 32);
     const mkResult_t destroy = mkCommDestroy(comm);
     cuda(cudaStreamEndCapture(stream, &graph), "capture");
@@ -117,10 +118,14 @@ MK_ROLE(replay) {
 TEST_CASE("graphs are replayed with new inputs, mixed with other launches, and outlive a reservation", "[graphs]") {
   MK_NEED_GPUS(2);
   const World world = GENERATE(World{1, 2}, World{2, 1});
+  const std::string op = GENERATE("reduce", "scatter", "gather");
   const std::string window = GENERATE("1", "0");
-  Crew crew("replay", world, {{"replays", "10000"}, {"window", window}});
+  if (op == "scatter" && window == "1") return;  // C is this rank's own
+  // Where processes take turns on a GPU, a launch lasts several turns.
+  const std::string replays = test::oneGpu() == test::OneGpu::processes ? "200" : op == "reduce" ? "10000" : "4000";
+  Crew crew("replay", world, {{"replays", replays}, {"window", window}, {"op", op}});
   const bool finished = crew.finish(100);
-  INFO(world.nodes << " nodes x " << world.locals << ", window " << window << "\n" << crew.story());
+  INFO(op << ", " << world.nodes << " nodes x " << world.locals << ", window " << window << "\n" << crew.story());
   REQUIRE(finished);
   for (int r = 0; r < world.ranks(); ++r) {
     CHECK(crew.status(r) == 0);

@@ -2,6 +2,7 @@
 #include <memory>
 
 #include "gpu/device.h"
+#include "gpu/job.h"
 #include "process/crew.h"
 #include "support/catch_compat.h"
 
@@ -56,7 +57,7 @@ MK_ROLE(cases) {
     for (int round = 0; round < 2; ++round) {
       for (Case c : cases(rank.world().nodes > 1)) {
         c.seed = ++seed;
-        test::runCase(c, rank.world(), rank.rank(), comm, seed % 3 == 0 ? nullptr : stream);
+        test::runCase(c, rank.world(), rank.rank(), comm, seed % 3 == 0 ? test::plainStream() : stream);
       }
     }
   });
@@ -102,22 +103,18 @@ MK_ROLE(beside) {
   test::cuda(cudaHostAlloc(reinterpret_cast<void**>(&stop), sizeof(int), cudaHostAllocMapped), "pinned memory");
   *stop = 0;
   rank.attempt("cases", [&] {
-    const Case c{.m = 1024, .n = 1024, .k = 512, .window = true};
-    Operands o(c, rank.world(), rank.rank(), comm);
-    const mkGemmAllReduceArgs_t args = o.args();
-    size_t bytes = 0;
-    expect(mkOpWorkspaceSize(comm, MK_OP_GEMM_ALL_REDUCE, &args, &bytes), "workspace");
-    expect(mkCommReserve(comm, bytes), "reserve", comm);
-    mkTune_t tune;
-    MK_INIT(&tune, MK_ID_TUNE);
-    expect(mkTuneQuery(comm, MK_OP_GEMM_ALL_REDUCE, &args, &tune), "tune");
+    Case c{.m = 1024, .n = 1024, .k = 512, .window = true};
+    c.op = test::operationOf(rank.option("op"));
+    test::Job o(c, rank.world(), rank.rank(), comm);
+    o.reserve();
+    const mkTune_t tune = o.tune();
     // Clusters of two lie within a part of the GPU, so one more pair of SMs may be needed where those left are scattered.
     const int left = static_cast<int>(tune.minSMs) + std::stoi(rank.option("spare"));
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       o.refill(seed);
       *stop = 0;
       test::occupy(test::smCount() - left, stop, other);
-      expect(mkGemmAllReduce(comm, &args, stream), "launch", comm);
+      expect(o.launch(stream), "launch", comm);
       test::synchronize(stream);  // while the other kernel still runs
       const bool still = cudaStreamQuery(other) == cudaErrorNotReady;
       *stop = 1;
@@ -135,10 +132,12 @@ MK_ROLE(beside) {
 
 TEST_CASE("progress with another kernel on all SMs but those that suffice", "[ops]") {
   MK_NEED_GPUS(2);
+  if (test::oneGpu() != test::OneGpu::no) MK_SKIP_TEST("needs two GPUs: each rank's other kernel has most of its GPU");
   const World world = GENERATE(World{1, 2}, World{2, 1});
-  Crew crew("beside", world, {{"spare", "6"}});
+  const std::string op = GENERATE("reduce", "scatter", "gather");
+  Crew crew("beside", world, {{"spare", "6"}, {"op", op}});
   const bool finished = crew.finish(60);
-  INFO(world.nodes << " nodes x " << world.locals << "\n" << crew.story());
+  INFO(op << ", " << world.nodes << " nodes x " << world.locals << "\n" << crew.story());
   REQUIRE(finished);
   allGood(crew, world);
 }
@@ -147,8 +146,9 @@ MK_ROLE(several) {
   mkComm_t comms[2] = {};
   cudaStream_t streams[2] = {};
   for (int i = 0; i < 2; ++i) {
-    if (rank.join(std::to_string(i), rank.world(), rank.rank(), &comms[i], [](mkConfig_t& c) { c.maxSMs = 44; }) !=
-        mkSuccess)
+    if (rank.join(std::to_string(i), rank.world(), rank.rank(), &comms[i], [](mkConfig_t& c) {
+          c.maxSMs = test::oneGpu() == test::OneGpu::no ? 44 : test::smsOfRank(2);
+        }) != mkSuccess)
       return;
     test::cuda(cudaStreamCreateWithFlags(&streams[i], cudaStreamNonBlocking), "stream");
   }
@@ -206,10 +206,10 @@ MK_ROLE(streams) {
     }
     for (size_t i = 0; i < operands.size(); ++i) {
       const mkGemmAllReduceArgs_t args = operands[i]->args();
-      expect(mkGemmAllReduce(comm, &args, i % 4 == 3 ? nullptr : streams[i % 4]), "launch", comm);
+      expect(mkGemmAllReduce(comm, &args, i % 4 == 3 ? test::plainStream() : streams[i % 4]), "launch", comm);
     }
     for (cudaStream_t s : streams) test::synchronize(s);
-    test::synchronize(nullptr);
+    test::synchronize(test::plainStream());
     mkResult_t async = mkSuccess;
     expect(mkCommGetAsyncError(comm, &async), "async");
     expect(async, "asynchronous", comm);

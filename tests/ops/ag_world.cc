@@ -36,10 +36,16 @@ GuardedMatrix::GuardedMatrix(mkDataType_t type, int64_t rows, int64_t cols, int6
       comm_(comm) {
   const size_t all = bytes_ + 2 * kGuard;
   if (comm != nullptr) {
-    expect(mkMemAlloc(&windowMemory_, all), "mkMemAlloc");
+    if (windowAllocate) {
+      windowMemory_ = windowAllocate(all);
+    } else {
+      expect(mkMemAlloc(&windowMemory_, all), "mkMemAlloc");
+    }
     expect(mkCommWindowRegister(comm, windowMemory_, all, &window_), "register", comm);
     base_ = static_cast<char*>(windowMemory_);
-  } else {
+  }
+  if (deviceMemory != nullptr) device_ = comm != nullptr ? base_ : static_cast<char*>(deviceMemory->allocate(all));
+  if (comm == nullptr || device_ != nullptr) {
     memory_.resize(all + 16);
     base_ = memory_.data() + (16 - reinterpret_cast<uintptr_t>(memory_.data()) % 16) % 16;
   }
@@ -48,8 +54,10 @@ GuardedMatrix::GuardedMatrix(mkDataType_t type, int64_t rows, int64_t cols, int6
 }
 
 GuardedMatrix::~GuardedMatrix() {
+  if (device_ != nullptr && windowMemory_ == nullptr) deviceMemory->release(device_);
   if (window_ != nullptr) mkCommWindowDeregister(comm_, window_);
-  if (windowMemory_ != nullptr) mkMemFree(windowMemory_);
+  if (windowMemory_ != nullptr)
+    windowRelease ? windowRelease(windowMemory_) : static_cast<void>(mkMemFree(windowMemory_));
 }
 
 char* GuardedMatrix::at(int64_t row, int64_t col) const {
@@ -59,6 +67,18 @@ char* GuardedMatrix::at(int64_t row, int64_t col) const {
 void GuardedMatrix::fill(const std::function<float(int64_t, int64_t)>& element) const {
   for (int64_t i = 0; i < rows_; ++i)
     for (int64_t j = 0; j < cols_; ++j) put(type_, at(i, j), element(i, j));
+}
+
+void GuardedMatrix::upload() const {
+  if (device_ != nullptr) deviceMemory->upload(device_, base_ - kGuard, bytes_ + 2 * kGuard);
+}
+
+void GuardedMatrix::download() const {
+  if (device_ != nullptr) deviceMemory->download(base_ - kGuard, device_, bytes_ + 2 * kGuard);
+}
+
+char* GuardedMatrix::address(int64_t row) const {
+  return device_ == nullptr ? at(row, 0) : device_ + kGuard + (at(row, 0) - base_);
 }
 
 void GuardedMatrix::checkGuards(const char* name) const {
@@ -72,7 +92,7 @@ void GuardedMatrix::checkGuards(const char* name) const {
 }
 
 mkTensor_t GuardedMatrix::tensor() const {
-  mkTensor_t x = matrix(base_, type_, rows_, cols_, stride_);
+  mkTensor_t x = matrix(address(0), type_, rows_, cols_, stride_);
   if (window_ == nullptr) return x;
   x.data = nullptr;
   x.window = window_;
@@ -94,7 +114,7 @@ AgOperands::AgOperands(const AgCase& c, const World& world, int rank, mkComm_t c
   c_ = std::make_unique<GuardedMatrix>(c.out, c.m, n_, c.padding);
   if (gathers())
     gathered_ = std::make_unique<GuardedMatrix>(c.in, c.m, c.k, c.padding, c.gather == Gather::window ? comm : nullptr);
-  bias_.resize(static_cast<size_t>(n_) * sizeOf(c.out) + 16);
+  bias_ = std::make_unique<GuardedMatrix>(c.out, 1, n_, 0);
   tune_ = c.tune;
   tune_.structSize = sizeof(tune_);
   tune_.structId = MK_ID_TUNE;
@@ -123,14 +143,16 @@ void AgOperands::refill(uint64_t seed) {
   } else {
     b_->fill(mine(case_.in, 2));
   }
-  for (int64_t j = 0; j < n_; ++j)
-    put(case_.out, &bias_[static_cast<size_t>(j) * sizeOf(case_.out)], mine(case_.out, 3)(0, j));
+  bias_->fill(mine(case_.out, 3));
   const auto old = mine(case_.out, 4);
   c_->fill([&](int64_t i, int64_t j) { return case_.beta != 0 ? old(i, j) : poison; });
+  for (const GuardedMatrix* m : {a_.get(), b_.get(), bias_.get(), c_.get(), gathered_.get()})
+    if (m != nullptr) m->upload();
 }
 
 void AgOperands::spoilA() const {
   a_->fill([](int64_t, int64_t) { return std::numeric_limits<float>::quiet_NaN(); });
+  a_->upload();
 }
 
 mkAllGatherGemmArgs_t AgOperands::args() const {
@@ -141,10 +163,10 @@ mkAllGatherGemmArgs_t AgOperands::args() const {
   x.c = c_->tensor();
   if (gathered_ != nullptr) {
     x.gathered = gathered_->tensor();
-    if (case_.inPlace) x.a.data = gathered_->at(firstRow_, 0);
+    if (case_.inPlace) x.a.data = gathered_->address(firstRow_);
   }
   if (case_.bias) {
-    x.bias.data = const_cast<char*>(bias_.data());
+    x.bias.data = bias_->address(0);
     x.bias.dtype = static_cast<uint32_t>(case_.out);
     x.bias.ndim = 1;
     x.bias.dims[0] = n_;
@@ -158,6 +180,8 @@ mkAllGatherGemmArgs_t AgOperands::args() const {
 }
 
 void AgOperands::check() const {
+  for (const GuardedMatrix* m : {b_.get(), c_.get(), gathered_.get()})
+    if (m != nullptr) m->download();
   b_->checkGuards("B");
   checkC();
   if (gathered_ != nullptr) checkGathered();

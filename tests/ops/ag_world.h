@@ -25,7 +25,8 @@ struct AgCase {
   std::string text() const;
 };
 
-// A matrix of a rank's, with guards around it and between its rows.
+// A matrix of a rank's, with guards around it and between its rows.  With deviceMemory it is a copy in host memory of what lies
+// there, which upload() and download() bring up to date.
 class GuardedMatrix {
  public:
   // Where `comm` is not null: in a window, which all ranks register.
@@ -37,11 +38,16 @@ class GuardedMatrix {
   char* at(int64_t row, int64_t col) const;
   float value(int64_t row, int64_t col) const { return get(type_, at(row, col)); }
   void fill(const std::function<float(int64_t, int64_t)>& element) const;
+  void upload() const;
+  void download() const;
   // Throws std::string, beginning with `name`, if something beside the elements has been written.
   void checkGuards(const char* name) const;
   // By window if it lies in one.
   mkTensor_t tensor() const;
-  size_t bytes() const { return bytes_; }
+  // Where an operation finds the row.
+  char* address(int64_t row) const;
+  // Where an operation has the elements.
+  std::pair<void*, size_t> memory() const { return {address(0), bytes_}; }
 
  private:
   static constexpr size_t kGuard = 256;
@@ -53,6 +59,7 @@ class GuardedMatrix {
   void* windowMemory_ = nullptr;
   std::vector<char> memory_;
   char* base_ = nullptr;
+  char* device_ = nullptr;  // its first guard
 };
 
 // One rank's buffers of a case.  A depends on the seed and the place in the whole A, the rest on (seed, rank).
@@ -65,6 +72,10 @@ class AgOperands {
   void spoilA() const;         // as a caller does who has no more use for it
   // Compares C and `gathered` with what they should be; throws std::string.
   void check() const;
+  // Where the operation has its inputs and C.
+  std::pair<void*, size_t> deviceBytes(char which) const {
+    return (which == 'c' ? *c_ : which == 'b' ? *b_ : *a_).memory();
+  }
 
  private:
   float a(int64_t row, int64_t k) const { return element(case_.in, case_.seed, 1, 0, uint64_t(row), uint64_t(k)); }
@@ -75,8 +86,7 @@ class AgOperands {
   AgCase case_;
   const int rank_;
   const int64_t n_, firstRow_, rows_;  // of this rank's shard
-  std::unique_ptr<GuardedMatrix> a_, b_, c_, gathered_;
-  std::vector<char> bias_;
+  std::unique_ptr<GuardedMatrix> a_, b_, c_, gathered_, bias_;
   mkTune_t tune_ = {};
 };
 

@@ -17,6 +17,7 @@
 #include <filesystem>
 #include <fstream>
 #include <sstream>
+#include <thread>
 
 #include "support/catch_compat.h"
 
@@ -138,22 +139,49 @@ void dieNow(Rank& rank) {
 
 RegisterRole::RegisterRole(const char* name, Role role) { roles()[name] = role; }
 
+namespace {
+
+constexpr int kAllRanks = -1;  // MK_TEST_RANK of a process whose threads are the ranks
+
+// Returns what was wrong.
+std::string play(Role role, int index) {
+  try {
+    Rank rank(index);
+    try {
+      if (beforeRole != nullptr) beforeRole(index);
+      role(rank);
+      rank.note("end");
+    } catch (const std::string& text) {
+      rank.note("wrong", 1, text);
+      throw;
+    }
+  } catch (const std::string& text) {
+    return "rank " + std::to_string(index) + ": " + text;
+  }
+  return {};
+}
+
+}  // namespace
+
 TEST_CASE("rank", "[.]") {
-  Rank rank;
   const auto role = roles().find(variable("MK_TEST_ROLE"));
   REQUIRE(role != roles().end());
-  try {
-    if (beforeRole != nullptr) beforeRole(rank.rank());
-    role->second(rank);
-    rank.note("end");
-  } catch (const std::string& text) {
-    rank.note("wrong", 1, text);
-    FAIL(text);
+  const int mine = std::stoi(variable("MK_TEST_RANK"));
+  const int ranks = std::stoi(variable("MK_TEST_NODES")) * std::stoi(variable("MK_TEST_LOCALS"));
+  std::vector<std::string> wrong(static_cast<size_t>(ranks));
+  std::vector<std::thread> threads;
+  if (mine != kAllRanks) wrong[0] = play(role->second, mine);
+  for (int r = 0; mine == kAllRanks && r < ranks; ++r)
+    threads.emplace_back([&, r] { wrong[static_cast<size_t>(r)] = play(role->second, r); });
+  for (std::thread& t : threads) t.join();
+  for (const std::string& text : wrong) {
+    INFO(text);
+    CHECK(text.empty());
   }
 }
 
-Rank::Rank()
-    : rank_(std::stoi(variable("MK_TEST_RANK"))),
+Rank::Rank(int rank)
+    : rank_(rank),
       world_{std::stoi(variable("MK_TEST_NODES")), std::stoi(variable("MK_TEST_LOCALS"))},
       directory_(variable("MK_TEST_DIRECTORY")),
       deadlineNs_(std::stoull(variable("MK_TEST_DEADLINE"))) {
@@ -235,6 +263,7 @@ mkResult_t Rank::join(const std::string& name, const World& world, int index, mk
   MK_INIT(&config, MK_ID_CONFIG);
   config.hostId = host.c_str();
   config.initTimeoutMs = 20000 * kSlow;
+  if (configureAll != nullptr) configureAll(config);
   if (configure) configure(config);
   const mkUniqueId_t id = idOf(name, index == 0);
   return call("join " + name, [&] { return mkCommInitRankConfig(comm, world.ranks(), id, index, &config); });
@@ -264,9 +293,17 @@ mkResult_t Rank::operation(const std::string& name, mkComm_t comm, const World& 
 // ---- The parent's side ---------------------------------------------------------------------------------------------
 
 Crew::Crew(const std::string& role, const World& world, const Options& options,
-           const std::vector<std::string>& environment)
+           const std::vector<std::string>& environment, Ranks ranks)
     : world_(world), ranks_(static_cast<size_t>(world.ranks())) {
-  for (int r = 0; r < world.ranks(); ++r) start(r, role, options, environment);
+  const bool apart = std::any_of(environment.begin(), environment.end(), [](const std::string& definition) {
+    return std::isdigit(static_cast<unsigned char>(definition[0])) != 0;
+  });
+  if (ranksAreThreads && ranks == Ranks::any && !apart) {
+    const pid_t pid = start(kAllRanks, role, options, environment);
+    for (Process& p : ranks_) p.pid = pid;
+    return;
+  }
+  for (int r = 0; r < world.ranks(); ++r) ranks_[static_cast<size_t>(r)].pid = start(r, role, options, environment);
 }
 
 Crew::~Crew() {
@@ -275,8 +312,8 @@ Crew::~Crew() {
   if (std::getenv("MK_TEST_STORY") != nullptr) std::fprintf(stderr, "%s\n", story().c_str());
 }
 
-void Crew::start(int rank, const std::string& role, const Options& options,
-                 const std::vector<std::string>& environment) {
+pid_t Crew::start(int rank, const std::string& role, const Options& options,
+                  const std::vector<std::string>& environment) {
   std::map<std::string, std::string> variables;
   const auto set = [&](const std::string& definition) {
     const size_t equals = definition.find('=');
@@ -303,7 +340,7 @@ void Crew::start(int rank, const std::string& role, const Options& options,
   std::vector<char*> environmentPointers;
   for (std::string& line : lines) environmentPointers.push_back(line.data());
   environmentPointers.push_back(nullptr);
-  const std::string output = directory_.path() + "/output." + std::to_string(rank);
+  const std::string output = directory_.path() + "/output." + std::to_string(rank == kAllRanks ? 0 : rank);
   char program[] = "/proc/self/exe", test[] = "rank";
   char* arguments[] = {program, test, nullptr};
 
@@ -320,13 +357,17 @@ void Crew::start(int rank, const std::string& role, const Options& options,
     execve("/proc/self/exe", arguments, environmentPointers.data());
     _exit(127);
   }
-  ranks_[static_cast<size_t>(rank)].pid = pid;
+  return pid;
 }
 
 void Crew::reap() {
   for (Process& p : ranks_) {
     if (p.ended) continue;
     int status = 0;
+    if (&p != &ranks_[0] && p.pid == ranks_[0].pid) {  // its threads
+      p = ranks_[0];
+      continue;
+    }
     if (waitpid(p.pid, &status, WNOHANG | WUNTRACED | WCONTINUED) != p.pid) continue;
     if (WIFSTOPPED(status)) p.stopped = true;
     if (WIFCONTINUED(status)) p.stopped = false;
@@ -340,6 +381,10 @@ void Crew::killAll() {
   reap();
   for (Process& p : ranks_) {
     if (p.ended || p.pid <= 0) continue;
+    if (&p != &ranks_[0] && p.pid == ranks_[0].pid) {
+      p = ranks_[0];
+      continue;
+    }
     kill(p.pid, SIGKILL);
     int status = 0;
     while (waitpid(p.pid, &status, 0) < 0 && errno == EINTR) {

@@ -1,6 +1,7 @@
 // Ranks as processes.  A test case is the parent: it starts one copy of its own program per rank (Crew), waits with a hard
 // deadline, and reads what each rank has noted.  A rank runs the role that the case names (MK_ROLE) and notes every call it
 // makes with its result, its text and the time, so that a rank that hangs or dies leaves what it was doing.
+// Where ranksAreThreads is set, one copy runs all ranks as threads, but for crews that are asked to be processes.
 #pragma once
 
 #include <sys/types.h>
@@ -49,7 +50,8 @@ using Options = std::map<std::string, std::string>;
 
 class Rank {
  public:
-  Rank();  // from the environment that Crew has set
+  // One of the ranks of the environment that Crew has set.
+  explicit Rank(int rank);
 
   int rank() const { return rank_; }
   int ranks() const { return world_.ranks(); }
@@ -92,6 +94,8 @@ class Rank {
 using Role = void (*)(Rank&);
 // What every rank does first: a GPU test chooses its device.
 inline void (*beforeRole)(int rank) = nullptr;
+// What every communicator is configured with before a role says otherwise.
+inline void (*configureAll)(mkConfig_t& config) = nullptr;
 struct RegisterRole {
   RegisterRole(const char* name, Role role);
 };
@@ -118,11 +122,15 @@ int countEntries(const std::string& directory);
 
 // ---- The parent's side ---------------------------------------------------------------------------------------------
 
+inline bool ranksAreThreads = false;
+
 class Crew {
  public:
-  // Starts the ranks.  environment: "NAME=value", or "R:NAME=value" for rank R alone.
+  enum class Ranks { any, processes };  // processes: each can be stopped and killed
+
+  // Starts the ranks.  environment: "NAME=value", or "R:NAME=value" for rank R alone, which is a process then.
   Crew(const std::string& role, const World& world, const Options& options = {},
-       const std::vector<std::string>& environment = {});
+       const std::vector<std::string>& environment = {}, Ranks ranks = Ranks::any);
   ~Crew();  // kills what is left
   Crew(const Crew&) = delete;
   Crew& operator=(const Crew&) = delete;
@@ -149,7 +157,7 @@ class Crew {
     bool ended = false, stopped = false;
     int status = -1;
   };
-  void start(int rank, const std::string& role, const Options& options, const std::vector<std::string>& environment);
+  pid_t start(int rank, const std::string& role, const Options& options, const std::vector<std::string>& environment);
   void reap();
   void killAll();
 

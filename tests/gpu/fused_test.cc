@@ -1,0 +1,418 @@
+// What is each operation's own on the GPU: GEMM+ReduceScatter, AllGather+GEMM, activations, and all three operations in turn on
+// one communicator.
+#include <cmath>
+#include <cstdio>
+#include <limits>
+#include <memory>
+
+#include "gpu/device.h"
+#include "ops/ag_world.h"
+#include "process/crew.h"
+#include "support/catch_compat.h"
+
+using test::AgCase;
+using test::AgOperands;
+using test::Case;
+using test::Crew;
+using test::expect;
+using test::Gather;
+using test::Operands;
+using test::World;
+
+namespace {
+
+constexpr int kScatter = MK_OP_GEMM_REDUCE_SCATTER;
+constexpr uint32_t kActivations[] = {MK_ACTIVATION_NONE, MK_ACTIVATION_RELU, MK_ACTIVATION_GELU, MK_ACTIVATION_SILU};
+
+cudaStream_t newStream() {
+  cudaStream_t stream = nullptr;
+  test::cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+  return stream;
+}
+
+void requireGood(mkComm_t comm) {
+  mkResult_t async = mkSuccess;
+  expect(mkCommGetAsyncError(comm, &async), "async");
+  expect(async, "asynchronous", comm);
+}
+
+void allGood(const Crew& crew, const World& world) {
+  for (int r = 0; r < world.ranks(); ++r) {
+    CHECK(crew.status(r) == 0);
+    MK_CHECK_NOTE(crew, r, "cases", 0);
+    MK_CHECK_NOTE(crew, r, "destroy", mkSuccess);
+  }
+}
+
+// Runs the role in this world until all is good.
+void requireCrew(const std::string& role, const World& world, const test::Options& options = {},
+                 const std::vector<std::string>& environment = {}, int seconds = 90) {
+  Crew crew(role, world, options, environment);
+  const bool finished = crew.finish(seconds);
+  std::string how;
+  for (const auto& [name, value] : options) how += ", " + name + " " + value;
+  for (const std::string& definition : environment) how += ", " + definition;
+  INFO(world.nodes << " nodes x " << world.locals << how << "\n" << crew.story());
+  REQUIRE(finished);
+  allGood(crew, world);
+}
+
+mkTune_t tuneOf(uint32_t tileN, uint32_t computeAgents, uint32_t receiveAgents) {
+  mkTune_t t = {};
+  t.tileN = tileN;
+  t.computeAgents = computeAgents;
+  t.receiveAgents = receiveAgents;
+  return t;
+}
+
+std::vector<Case> scatterCases(bool network) {
+  std::vector<Case> all;
+  const auto add = [&](Case c) {
+    c.op = kScatter;
+    all.push_back(c);
+  };
+  add({.m = 512, .n = 512, .k = 256});
+  add({.m = 1024, .n = 640, .k = 512, .window = true});
+  add({.m = 1000, .n = 776, .k = 528, .bias = true, .alpha = 0.5f, .beta = -1});
+  add({.m = 257, .n = 136, .k = 64, .in = mkFloat16, .out = mkFloat16, .transposed = true});
+  add({.m = 601, .n = 264, .k = 200, .out = mkFloat32, .window = true, .beta = 2});
+  add({.m = 255, .n = 520, .k = 128, .wireF32 = true, .padding = 8});
+  add({.m = 770,
+       .n = 136,
+       .k = 72,
+       .in = mkFloat16,
+       .out = mkFloat32,
+       .transposed = true,
+       .bias = true,
+       .padding = 16});
+  // Fewer rows than ranks, one for each, a second rank with fewer or none.
+  add({.m = 1, .n = 8, .k = 8});
+  add({.m = 2, .n = 264, .k = 48, .bias = true, .beta = 1});
+  add({.m = 3, .n = 128, .k = 64, .window = true});
+  add({.m = 0, .n = 128, .k = 64});
+  add({.m = 64, .n = 0, .k = 64});
+  add({.m = 130, .n = 128, .k = 0, .bias = true, .beta = 1});
+  // One rank has all of K.
+  add({.m = 300, .n = 136, .k = 8});
+  Case tuned{.m = 1300, .n = 600, .k = 96};
+  for (const uint32_t tileN : {128u, 256u}) {
+    tuned.tune = tuneOf(tileN, 6, 2);
+    if (network) tuned.tune.chunkTiles = tileN == 128 ? 1 : 3;
+    add(tuned);
+  }
+  return all;
+}
+
+std::vector<AgCase> gatherCases(bool network) {
+  std::vector<AgCase> all;
+  for (const Gather gather : {Gather::none, Gather::memory, Gather::window}) {
+    const auto add = [&](AgCase c) {
+      c.gather = gather;
+      if (gather == Gather::none) c.inPlace = false;
+      all.push_back(c);
+    };
+    add({.m = 512, .n = 512, .k = 256});
+    add({.m = 1000, .n = 264, .nStep = 136, .k = 528, .bias = true, .alpha = 0.5f, .beta = -1});
+    add({.m = 257, .n = 136, .k = 64, .in = mkFloat16, .out = mkFloat16, .transposed = true, .inPlace = true});
+    add({.m = 601, .n = 264, .k = 200, .out = mkFloat32, .beta = 2, .padding = 8});
+    add({.m = 770,
+         .n = 128,
+         .k = 72,
+         .in = mkFloat16,
+         .out = mkFloat32,
+         .transposed = true,
+         .inPlace = true,
+         .padding = 16});
+    add({.m = 1, .n = 8, .k = 8});
+    add({.m = 3, .n = 264, .k = 48, .bias = true, .inPlace = true});
+    add({.m = 0, .n = 128, .k = 64});
+    add({.m = 130, .n = 0, .nStep = 128, .k = 64});
+    add({.m = 130, .n = 128, .k = 0, .bias = true, .beta = 1});
+    for (const uint32_t exchange : {0u, MK_EXCHANGE_DIRECT, MK_EXCHANGE_RING}) {
+      if (exchange != 0 && !network) continue;
+      AgCase tuned{.m = 1300, .n = 600, .k = 96};
+      tuned.tune = tuneOf(exchange == MK_EXCHANGE_RING ? 256 : 128, 6, 2);
+      tuned.tune.chunkRows = exchange == MK_EXCHANGE_DIRECT ? 16 : 100;
+      tuned.tune.exchange = exchange;
+      add(tuned);
+    }
+  }
+  AgCase some{.m = 700, .n = 264, .k = 136, .gather = Gather::someRanks};
+  all.push_back(some);
+  return all;
+}
+
+template <class Cases>
+void runCases(test::Rank& rank, const Cases& cases, int rounds) {
+  mkComm_t comm = rank.join();
+  cudaStream_t stream = newStream();
+  rank.attempt("cases", [&] {
+    uint64_t seed = 0;
+    for (int round = 0; round < rounds; ++round) {
+      for (auto c : cases) {
+        c.seed = ++seed;
+        test::runCase(c, rank.world(), rank.rank(), comm, seed % 3 == 0 ? test::plainStream() : stream);
+      }
+    }
+  });
+  rank.call("destroy", [&] { return mkCommDestroy(comm); });
+}
+
+}  // namespace
+
+// ---- Shapes, types and places ----------------------------------------------------------------------------------------
+
+MK_ROLE(scatter) { runCases(rank, scatterCases(rank.world().nodes > 1), 2); }
+MK_ROLE(gather) { runCases(rank, gatherCases(rank.world().nodes > 1), 2); }
+
+TEST_CASE("GEMM+ReduceScatter and AllGather+GEMM on one rank", "[fused]") {
+  MK_NEED_GPUS(1);
+  const std::string role = GENERATE("scatter", "gather");
+  requireCrew(role, {1, 1});
+}
+
+// The start makes the epochs cross 2^32 after a few operations.
+TEST_CASE("GEMM+ReduceScatter and AllGather+GEMM on two ranks", "[fused]") {
+  MK_NEED_GPUS(2);
+  const std::string role = GENERATE("scatter", "gather");
+  const World world = GENERATE(World{1, 2}, World{2, 1});
+  const std::string contract = GENERATE("ordered", "completion");
+  if (world.nodes == 1 && contract == "completion") return;
+  requireCrew(role, world, {},
+              {"MKERNEL_LOOPBACK_CONTRACT=" + contract,
+               std::string("MKERNEL_EPOCH_START=") + (contract == "ordered" ? "4294967290" : "0")});
+}
+
+TEST_CASE("GEMM+ReduceScatter and AllGather+GEMM through host memory", "[fused]") {
+  MK_NEED_GPUS(2);
+  const std::string role = GENERATE("scatter", "gather");
+  requireCrew(role, {2, 1}, {}, {"MKERNEL_NET_STAGING=1"});
+}
+
+// ---- Activations -------------------------------------------------------------------------------------------------------
+
+MK_ROLE(activations) {
+  mkComm_t comm = rank.join();
+  cudaStream_t stream = newStream();
+  rank.attempt("cases", [&] {
+    uint64_t seed = 0;
+    for (const uint32_t activation : kActivations) {
+      for (const bool wide : {false, true}) {
+        for (const bool whole : {false, true}) {  // scaled, with bias and old C; or A*B alone
+          for (const int op : {MK_OP_GEMM_ALL_REDUCE, kScatter}) {
+            Case c{.op = op, .m = 390, .n = 264, .k = 72, .window = whole};
+            c.out = wide ? mkFloat32 : mkBfloat16;
+            if (!whole) c.bias = true, c.alpha = 0.5f, c.beta = -1.5f;
+            c.activation = activation;
+            c.seed = ++seed;
+            test::runCase(c, rank.world(), rank.rank(), comm, stream);
+          }
+          AgCase c{.m = 390, .n = 264, .k = 72};
+          c.out = wide ? mkFloat32 : mkBfloat16;
+          if (!whole) c.bias = true, c.alpha = 0.5f, c.beta = -1.5f;
+          // Each rank its own.
+          c.activation = (activation - 1 + static_cast<uint32_t>(rank.rank())) % 4 + 1;
+          c.seed = ++seed;
+          test::runCase(c, rank.world(), rank.rank(), comm, stream);
+        }
+      }
+    }
+  });
+  rank.call("destroy", [&] { return mkCommDestroy(comm); });
+}
+
+TEST_CASE("activations come last in all three operations", "[fused]") {
+  MK_NEED_GPUS(1);
+  const World world = GENERATE(World{1, 1}, World{1, 2}, World{2, 1});
+  if (world.ranks() > 1) MK_NEED_GPUS(2);
+  requireCrew("activations", world);
+}
+
+namespace {
+
+void checkValues(int op, uint32_t activation, const std::vector<float>& values, const std::vector<float>& results) {
+  for (size_t i = 0; i < values.size(); ++i) {
+    const double x = static_cast<double>(values[i]), is = static_cast<double>(results[i]);
+    const double should = activation == MK_ACTIVATION_RELU ? (x < 0 ? 0 : x) : test::activate(activation, x);
+    const bool same = std::isnan(should)   ? std::isnan(is)
+                      : std::isinf(should) ? is == should
+                                           : std::abs(is - should) <= 1e-5 * std::abs(should) + 1e-6;
+    if (same) continue;
+    char text[160];
+    std::snprintf(text, sizeof(text), "operation %d: activation %u of %g is %g, should be %g", op, activation, x, is,
+                  should);
+    throw std::string(text);
+  }
+}
+
+}  // namespace
+
+// K is 0 and beta 1, so C becomes the activation of what it was.
+MK_ROLE(values) {
+  mkComm_t comm = rank.join();
+  const float inf = std::numeric_limits<float>::infinity(), nan = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> values = {0.0f, -0.0f, inf, nan, 1e-30f, -1e-30f, 3e38f, -3e38f};
+  while (values.size() < 168) values.push_back(-14.0f + static_cast<float>(values.size()) * 0.17f);
+  const auto count = static_cast<int64_t>(values.size());
+  std::vector<float> results(values.size());
+  rank.attempt("cases", [&] {
+    for (const uint32_t activation : {MK_ACTIVATION_RELU, MK_ACTIVATION_GELU, MK_ACTIVATION_SILU}) {
+      const auto run = [&](int op, void* c, const auto& launch) {
+        test::deviceMemory->upload(c, values.data(), values.size() * sizeof(float));
+        launch();
+        test::synchronize(test::plainStream());
+        requireGood(comm);
+        test::deviceMemory->download(results.data(), c, values.size() * sizeof(float));
+        checkValues(op, activation, values, results);
+      };
+      for (const int op : {MK_OP_GEMM_ALL_REDUCE, kScatter}) {
+        Case c{.op = op, .m = 1, .n = count, .k = 0, .out = mkFloat32, .beta = 1};
+        c.activation = activation;
+        Operands o(c, {1, 1}, 0, comm);
+        o.reserve();
+        run(op, o.deviceBytes('c').first, [&] { expect(o.launch(test::plainStream()), "launch", comm); });
+      }
+      AgCase c{.m = 1, .n = count, .k = 0, .out = mkFloat32, .beta = 1};
+      c.activation = activation;
+      AgOperands o(c, {1, 1}, 0, comm);
+      test::reserveFor(comm, o.args());
+      run(MK_OP_ALL_GATHER_GEMM, o.deviceBytes('c').first, [&] { test::launch(comm, o, test::plainStream()); });
+    }
+  });
+  rank.call("destroy", [&] { return mkCommDestroy(comm); });
+}
+
+TEST_CASE("activations of single values, infinities and not-a-numbers included, on the GPU", "[fused]") {
+  MK_NEED_GPUS(1);
+  requireCrew("values", {1, 1});
+}
+
+// ---- All three on one communicator -----------------------------------------------------------------------------------
+
+// Enqueued one behind the other without a wait: each finds the flags and counters that another operation has left.
+MK_ROLE(mixed) {
+  mkComm_t comm = rank.join();
+  cudaStream_t streams[2] = {newStream(), newStream()};
+  const World world = rank.world();
+  rank.attempt("cases", [&] {
+    for (uint64_t round = 0; round < 6; ++round) {
+      std::vector<std::unique_ptr<Operands>> sums;
+      std::vector<std::unique_ptr<AgOperands>> gathers;
+      for (uint64_t i = 0; i < 4; ++i) {
+        const uint64_t seed = round * 16 + i * 3 + 1;
+        const bool window = (round + i) % 2 == 0;
+        const int64_t m = 200 + static_cast<int64_t>(i) * 173;
+        Case c{.m = m, .n = 392, .k = 96, .window = window, .bias = i == 2};
+        c.activation = kActivations[(round + i) % 4];
+        c.seed = seed;
+        sums.push_back(std::make_unique<Operands>(c, world, rank.rank(), comm));
+        c.op = kScatter;
+        c.window = false;
+        c.seed = seed + 1;
+        sums.push_back(std::make_unique<Operands>(c, world, rank.rank(), comm));
+        AgCase g{.m = m,
+                 .n = 264,
+                 .k = 136,
+                 .gather = window   ? Gather::window
+                           : i == 1 ? Gather::memory
+                                    : Gather::none};
+        g.activation = c.activation;
+        g.seed = seed + 2;
+        gathers.push_back(std::make_unique<AgOperands>(g, world, rank.rank(), comm));
+      }
+      for (const auto& o : sums) o->reserve();
+      for (const auto& o : gathers) test::reserveFor(comm, o->args());
+      // In another order each round; on two streams in some.
+      for (size_t i = 0; i < 12; ++i) {
+        const size_t which = (i * (round % 2 == 0 ? 5 : 7) + round) % 12;
+        cudaStream_t stream = streams[round % 3 == 2 ? i % 2 : 0];
+        if (which < 8) {
+          expect(sums[which]->launch(stream), "launch", comm);
+        } else {
+          test::launch(comm, *gathers[which - 8], stream);
+        }
+      }
+      for (cudaStream_t s : streams) test::synchronize(s);
+      requireGood(comm);
+      for (const auto& o : sums) o->check();
+      for (const auto& o : gathers) o->check();
+    }
+  });
+  rank.call("destroy", [&] { return mkCommDestroy(comm); });
+}
+
+TEST_CASE("all three operations in turn on one communicator", "[fused]") {
+  MK_NEED_GPUS(2);
+  const World world = GENERATE(World{1, 1}, World{1, 2}, World{2, 1});
+  const std::string start = GENERATE("0", "4294967280");
+  requireCrew("mixed", world, {}, {"MKERNEL_EPOCH_START=" + start});
+}
+
+// ---- What is asked and answered ----------------------------------------------------------------------------------------
+
+MK_ROLE(tuned) {
+  mkComm_t comm = rank.join();
+  rank.attempt("cases", [&] {
+    mkCommInfo_t info;
+    MK_INIT(&info, MK_ID_COMM_INFO);
+    expect(mkCommQuery(comm, &info), "query");
+    const auto sms = static_cast<uint32_t>(info.smCount);
+    const auto ask = [&](int op, const void* args) {
+      mkTune_t t;
+      MK_INIT(&t, MK_ID_TUNE);
+      expect(mkTuneQuery(comm, op, args, &t), "tune");
+      const std::string text = "operation " + std::to_string(op) + ": tile " + std::to_string(t.tileM) + "x" +
+                               std::to_string(t.tileN) + ", agents " + std::to_string(t.computeAgents) + "/" +
+                               std::to_string(t.receiveAgents) + ", minSMs " + std::to_string(t.minSMs) + " of " +
+                               std::to_string(sms);
+      rank.note("tune", 0, text);
+      if (t.tileM != 256 || (t.tileN != 128 && t.tileN != 256) || t.computeAgents == 0 || t.minSMs < 2 ||
+          t.minSMs > sms || t.computeAgents + t.receiveAgents > sms)
+        throw text;
+      return t;
+    };
+    const auto refused = [&](int op, const void* args, const char* why) {
+      expect(mkOpCheck(comm, op, args), why, nullptr, mkErrorInvalidArgument);
+      if (std::string(mkGetLastError(nullptr)).find(why) == std::string::npos)
+        throw std::string(mkGetLastError(nullptr)) + " instead of " + why;
+    };
+    const World world = rank.world();
+    const Case c{.op = kScatter, .m = 2048, .n = 1024, .k = 64};
+    const Operands o(c, world, rank.rank(), comm);
+    mkGemmReduceScatterArgs_t scatter = o.scatterArgs();
+    scatter.tune = nullptr;
+    ask(kScatter, &scatter);
+    const AgCase g{.m = 2048, .n = 1024, .k = 64};
+    const AgOperands ag(g, world, rank.rank(), comm);
+    mkAllGatherGemmArgs_t gather = ag.args();
+    gather.tune = nullptr;
+    const mkTune_t chosen = ask(MK_OP_ALL_GATHER_GEMM, &gather);
+    if (world.nodes > 1 && chosen.exchange != MK_EXCHANGE_DIRECT) throw std::string("not direct");
+
+    mkTune_t wrong;
+    MK_INIT(&wrong, MK_ID_TUNE);
+    wrong.tileM = 64;
+    scatter.tune = gather.tune = &wrong;
+    refused(kScatter, &scatter, "tune.tileM is 64; legal on the CUDA platform: 0 (automatic), 256");
+    refused(MK_OP_ALL_GATHER_GEMM, &gather, "tune.tileM is 64");
+    wrong.tileM = 0, wrong.tileN = 64;
+    refused(kScatter, &scatter, "tune.tileN is 64");
+    refused(MK_OP_ALL_GATHER_GEMM, &gather, "tune.tileN is 64");
+    // What was chosen may be given back.
+    mkTune_t back = chosen;
+    back.minSMs = 0;
+    gather.tune = &back;
+    expect(mkOpCheck(comm, MK_OP_ALL_GATHER_GEMM, &gather), "what was chosen");
+    const mkTune_t again = ask(MK_OP_ALL_GATHER_GEMM, &gather);
+    if (again.tileN != chosen.tileN || again.computeAgents != chosen.computeAgents ||
+        again.chunkRows != chosen.chunkRows)
+      throw std::string("what was chosen is not what is chosen");
+  });
+  rank.call("destroy", [&] { return mkCommDestroy(comm); });
+}
+
+TEST_CASE("what would be used for each operation can be asked, and wrong choices are refused", "[fused]") {
+  MK_NEED_GPUS(2);
+  const World world = GENERATE(World{1, 1}, World{1, 2}, World{2, 1});
+  requireCrew("tuned", world);
+}
