@@ -156,6 +156,10 @@ void both(const std::function<void(int)>& fn, int count) {
 }
 
 int deviceCount() {
+  // Before CUDA begins: streams of ranks that share a GPU must not share a queue of it, where one's kernel would wait behind the
+  // other's.
+  static const int set = setenv("CUDA_DEVICE_MAX_CONNECTIONS", "32", 0);
+  static_cast<void>(set);
   int count = 0;
   if (cudaGetDeviceCount(&count) != cudaSuccess) return 0;
   return count < kRanks ? count : kRanks;
