@@ -233,8 +233,7 @@ MK_EXPORT mkResult_t mkCommReserve(mkComm_t comm, size_t bytes);
 /* Values for bLayout: how B is stored. */
 #define MK_LAYOUT_KN 1u /* (K, N), the default */
 #define MK_LAYOUT_NK 2u /* (N, K) */
-/* Values for activation: what is applied, in fp32 and before it is rounded, to an element that is otherwise finished.  On the
- * CUDA platform: none, by this version. */
+/* Values for activation: what is applied, in fp32 and before it is rounded, to an element that is otherwise finished. */
 #define MK_ACTIVATION_NONE 1u
 #define MK_ACTIVATION_RELU 2u /* max(x, 0) */
 #define MK_ACTIVATION_GELU 3u /* x/2 * (1 + erf(x / sqrt 2)): not the approximation by tanh */
@@ -321,8 +320,7 @@ typedef struct {
   const mkTune_t* tune; /* NULL: automatic */
 } mkGemmReduceScatterArgs_t;
 
-/* Enqueues one GEMM+ReduceScatter on the stream, as mkGemmAllReduce does: the same rules for ranks, streams, memory and errors.
- * CPU platform; on the CUDA platform mkErrorNotSupported, by this version. */
+/* Enqueues one GEMM+ReduceScatter on the stream, as mkGemmAllReduce does: the same rules for ranks, streams, memory and errors. */
 MK_EXPORT mkResult_t mkGemmReduceScatter(mkComm_t comm, const mkGemmReduceScatterArgs_t* args, mkStream_t stream);
 
 /* C = activation(alpha * A*B + beta * C + bias), where A is gathered from all ranks, and B and C are each rank's own: the product
@@ -352,7 +350,7 @@ typedef struct {
 } mkAllGatherGemmArgs_t;
 
 /* Enqueues one AllGather+GEMM on the stream.  Everything said of mkGemmAllReduce holds, of a, b, bias, c and gathered; once
- * it has finished on the stream, no rank reads this rank's a any more.  CUDA platform: not supported yet. */
+ * it has finished on the stream, no rank reads this rank's a any more. */
 MK_EXPORT mkResult_t mkAllGatherGemm(mkComm_t comm, const mkAllGatherGemmArgs_t* args, mkStream_t stream);
 
 /* Operations as a number, for the three queries below; `args` is the operation's structure. */

@@ -6,6 +6,7 @@
 #include "host/op_call.h"
 #include "protocol/operands.h"
 #include "sched/ag_gemm.h"
+#include "sched/kernel_choice.h"
 
 namespace mk {
 
@@ -17,6 +18,7 @@ struct AgGemmCall final : OpCall {
   }
 
   sched::AgGemmPlan plan;
+  sched::KernelChoice kernel;  // of the CUDA platform
   protocol::GemmOperands operands;
   // By local rank: the whole A; only this rank's where it does not lie in a window, null where it is not asked for.
   std::vector<char*> gathered;

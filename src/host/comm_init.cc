@@ -137,7 +137,7 @@ void Comm::setUp(const mkUniqueId_t& id) {
 
   heap_ = std::make_unique<Heap>(*bootstrap_, *platform_, rank_, place, settings_.heapMaxBytes, settings_.epochStart,
                                  processes_, settings_.initTimeoutMs);
-  together("private memory", [&] { platform_->setUp(rank_, place, *heap_, settings_); });
+  together("private memory", [&] { platform_->setUp(rank_, place, rankMap_, *heap_, settings_); });
   if (place.nodes > 1) setUpNetwork(gpus);
   growTo(settings_.heapBytes);
   if (proxy_ != nullptr) {

@@ -112,7 +112,8 @@ WindowMapping CpuPlatform::importWindow(const std::vector<uint8_t>& claim, std::
   return {memory->base() + theirs.offset, memory};
 }
 
-void CpuPlatform::setUp(int rank, const sched::Place& place, const Heap& heap, const Settings& settings) {
+void CpuPlatform::setUp(int rank, const sched::Place& place, const sched::RankMap&, const Heap& heap,
+                        const Settings& settings) {
   const uint64_t words = queueWords(place, place.nodes > 1 ? place.nodes : 0);
   own_.reset(static_cast<uint64_t*>(std::calloc(words, sizeof(uint64_t))));
   if (own_ == nullptr) throw std::bad_alloc();

@@ -27,7 +27,8 @@ class CpuPlatform final : public Platform {
   WindowExport exportWindow(void* ptr, size_t bytes) override;
   WindowMapping importWindow(const std::vector<uint8_t>& claim, std::vector<UniqueFd> fds, bool sameProcess) override;
 
-  void setUp(int rank, const sched::Place& place, const Heap& heap, const Settings& settings) override;
+  void setUp(int rank, const sched::Place& place, const sched::RankMap& ranks, const Heap& heap,
+             const Settings& settings) override;
   ProxyShared proxyShared() override;
   uint64_t word(uint64_t index) const override { return memory_.ownWord(index).load(std::memory_order_acquire); }
   uint64_t completions() const override { return word(protocol::OwnLayout::completions); }

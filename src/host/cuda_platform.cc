@@ -8,12 +8,10 @@
 #include <thread>
 #include <utility>
 
-#include "host/ag_gemm_call.h"
 #include "host/cuda.h"
-#include "host/gemm_ar_call.h"
-#include "host/gemm_rs_call.h"
 #include "host/heap.h"
 #include "host/log.h"
+#include "kernels/launch.h"
 #include "mkernel/transport.h"
 
 namespace mk::cuda {
@@ -21,10 +19,6 @@ namespace mk::cuda {
 namespace {
 
 using protocol::OwnLayout;
-
-[[noreturn]] void notYet(const char* operation) {
-  fail(mkErrorNotSupported, "%s on the CUDA platform; supported by this version: the CPU platform", operation);
-}
 
 constexpr uint64_t kRaised = 4096;    // flags under way
 constexpr int kAnswerMs = 2'000;      // the GPU's copy engine answers by then
@@ -50,7 +44,8 @@ CudaPlatform::CudaPlatform(const Settings& settings) {
   std::memcpy(uuid_.data(), &properties.uuid, sizeof(uuid_));
   driver();
   kernels::KernelDevice loaded;
-  if (const std::string why = kernels::loadKernels(&loaded); !why.empty()) fail(mkErrorUnhandledCuda, "%s", why.c_str());
+  if (const std::string why = kernels::loadKernels(&loaded); !why.empty())
+    fail(mkErrorUnhandledCuda, "%s", why.c_str());
   smCount_ = static_cast<uint32_t>(properties.multiProcessorCount);
   clusters_ = loaded.clusters;
   if (settings.maxSMs != 0 && settings.maxSMs < smCount_) {
@@ -95,7 +90,8 @@ void CudaPlatform::restore(int before) const { leaveDevice(device_, before); }
 
 uint32_t CudaPlatform::memoryKind() const { return MK_MEMORY_KIND_CUDA; }
 
-void CudaPlatform::setUp(int, const sched::Place& place, const Heap& heap, const Settings& settings) {
+void CudaPlatform::setUp(int, const sched::Place& place, const sched::RankMap& ranks, const Heap& heap,
+                         const Settings& settings) {
   if (place.locals > kernels::kMaxLocals)
     fail(mkErrorNotSupported, "%u ranks on a node; legal on the CUDA platform: up to %u", place.locals,
          kernels::kMaxLocals);
@@ -108,7 +104,9 @@ void CudaPlatform::setUp(int, const sched::Place& place, const Heap& heap, const
 
   viewWords_ = OwnLayout::firstCounter(place.locals, place.nodes);
   const uint64_t queues = place.nodes > 1 ? place.nodes : 0;
-  const uint64_t words = viewWords_ + sched::kMaxSlots + queues * kQueueWords;
+  const uint64_t tableAt = viewWords_ + sched::kMaxSlots + queues * kQueueWords;
+  const uint64_t tableBytes = ranks.table != nullptr ? place.nodes * place.locals * sizeof(uint32_t) : 0;
+  const uint64_t words = tableAt + sched::ceilDiv(tableBytes, sizeof(uint64_t));
   if (cudaMalloc(reinterpret_cast<void**>(&memory_.own), words * sizeof(uint64_t)) != cudaSuccess)
     throw std::bad_alloc();
   uint64_t bytes = 0;
@@ -139,6 +137,11 @@ void CudaPlatform::setUp(int, const sched::Place& place, const Heap& heap, const
   check(cudaMemsetAsync(memory_.own, 0, words * sizeof(uint64_t), side_), "clearing private words");
   check(cudaMemcpyAsync(memory_.own, copied_, viewWords_ * sizeof(uint64_t), cudaMemcpyHostToDevice, side_),
         "setting private words");
+  if (ranks.table != nullptr) {
+    memory_.rankTable = reinterpret_cast<const uint32_t*>(memory_.own + tableAt);
+    check(cudaMemcpyAsync(memory_.own + tableAt, ranks.table, tableBytes, cudaMemcpyHostToDevice, side_),
+          "handing over the table of ranks");
+  }
   check(cudaStreamSynchronize(side_), "setting private words");
   copied_[viewWords_] = kRevokedWord;
   viewAt_ = progressAt_ = nowNs();
@@ -320,167 +323,6 @@ void CudaPlatform::setCards(const std::vector<protocol::Mlx5Queue>& queues) {
 void CudaPlatform::dropCards() {
   memory_.cardQueues = nullptr;
   cards_.reset();
-}
-
-// ---- Launches ------------------------------------------------------------------------------------------------------------
-
-void CudaPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::GemmChoice& choice,
-                              GemmArCall* call) const {
-  if (call->operands.activation != protocol::Activation::none)
-    fail(mkErrorNotSupported,
-         "activation is not MK_ACTIVATION_NONE on the CUDA platform; supported by this version: the CPU platform");
-  if (choice.tileM != 0 && choice.tileM != sched::kClusterRows)
-    fail(mkErrorInvalidArgument, "tune.tileM is %u; legal on the CUDA platform: 0 (automatic), %u", choice.tileM,
-         sched::kClusterRows);
-  if (choice.tileN != 0 && choice.tileN != 128 && choice.tileN != 256)
-    fail(mkErrorInvalidArgument, "tune.tileN is %u; legal on the CUDA platform: 0 (automatic), 128, 256", choice.tileN);
-  sched::KernelShape s;
-  s.m = shape.m;
-  s.n = shape.n;
-  s.k = call->operands.k;
-  s.locals = shape.place.locals;
-  s.nodes = shape.place.nodes;
-  s.deviceClusters = clusters_;
-  s.staged = shape.staged;
-  s.tileN = choice.tileN;
-  s.receiveAgents = choice.receiveAgents;
-  sched::KernelChoice kernel = sched::chooseKernel(s);
-  const uint32_t others = kernel.receiveClusters + kernel.copyClusters;
-  if (others + 1 > clusters_)
-    fail(mkErrorInvalidArgument, "the operation needs %u SMs here; config.maxSMs leaves it %u",
-         (others + 1) * sched::kClusterBlocks, clusters_ * sched::kClusterBlocks);
-  if (choice.computeAgents != 0) {
-    kernel.clusters = std::clamp((choice.computeAgents + 1) / sched::kClusterBlocks, 1u, kernel.clusters);
-    if (kernel.paceNs != 0) kernel.paceNs = sched::linkPaceNs(kernel.clusters);
-  }
-  call->kernel = kernel;
-  call->plan = sched::planGemmAr(shape, kernels::clusterChoice(kernel, choice), clusters_ * sched::kClusterBlocks);
-  call->plan.roles.compute = kernel.clusters * sched::kClusterBlocks;
-  call->plan.roles.receive = kernel.receiveClusters * sched::kClusterBlocks;
-  call->minSMs = (others + 1) * sched::kClusterBlocks;
-}
-
-protocol::FailRecord CudaPlatform::runGemmAr(const GemmArCall& call, mkStream_t stream) {
-  kernels::GemmArOperands op = {call.operands, {}};
-  std::copy(call.peerC.begin(), call.peerC.end(), op.peerC);
-  const std::string why = kernels::launchGemmAr(memory_, call.plan, call.kernel, call.hash, op, stream);
-  if (!why.empty()) {
-    static_cast<void>(cudaGetLastError());
-    fail(mkErrorUnhandledCuda, "%s", why.c_str());
-  }
-  const std::lock_guard lock(viewMutex_);
-  ++lastEpoch_;
-  return {};
-}
-
-void CudaPlatform::planGemmRs(const sched::GemmRsShape&, const sched::GemmChoice&, GemmRsCall* call) const {
-  notYet(call->name);
-}
-
-protocol::FailRecord CudaPlatform::runGemmRs(const GemmRsCall& call, mkStream_t) { notYet(call.name); }
-
-void CudaPlatform::planAgGemm(const sched::AgGemmShape&, const sched::GemmChoice&, AgGemmCall* call) const {
-  notYet(call->name);
-}
-
-protocol::FailRecord CudaPlatform::runAgGemm(const AgGemmCall& call, mkStream_t) { notYet(call.name); }
-
-namespace {
-
-// Whether the stream is being captured, and in which capture.
-cudaStreamCaptureStatus captureOf(cudaStream_t stream, unsigned long long* id) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  const cudaError_t e = cudaStreamGetCaptureInfo(stream, &status, id);
-  if (e == cudaErrorStreamCaptureImplicit) {
-    static_cast<void>(cudaGetLastError());
-    fail(mkErrorCapture,
-         "the stream is the legacy default stream, and another stream is being captured; legal: another stream");
-  }
-  if (e == cudaErrorInvalidResourceHandle || e == cudaErrorInvalidValue || e == cudaErrorContextIsDestroyed) {
-    static_cast<void>(cudaGetLastError());
-    fail(mkErrorInvalidArgument, "stream %p is not a stream of the communicator's device", static_cast<void*>(stream));
-  }
-  check(e, "asking whether the stream is being captured");
-  if (status == cudaStreamCaptureStatusInvalidated)
-    fail(mkErrorCapture, "the capture of stream %p has been invalidated", static_cast<void*>(stream));
-  return status;
-}
-
-}  // namespace
-
-bool CudaPlatform::lastStream(cudaStream_t* stream) const {
-  const std::lock_guard lock(viewMutex_);
-  *stream = last_;
-  return launched_;
-}
-
-bool CudaPlatform::follow(mkStream_t stream) {
-  unsigned long long id = 0;
-  if (captureOf(stream, &id) == cudaStreamCaptureStatusActive) {
-    if (captureId_ == id && captured_ != stream) {
-      check(cudaEventRecord(order_, captured_), "ordering two captured streams");
-      check(cudaStreamWaitEvent(stream, order_, 0), "ordering two captured streams");
-    }
-    const std::lock_guard lock(viewMutex_);
-    captureId_ = id;
-    captured_ = stream;
-    return true;
-  }
-  cudaStream_t last = nullptr;
-  if (lastStream(&last) && last != stream) {
-    unsigned long long other = 0;
-    if (captureOf(last, &other) == cudaStreamCaptureStatusNone) {
-      check(cudaEventRecord(order_, last), "ordering two streams");
-      check(cudaStreamWaitEvent(stream, order_, 0), "ordering two streams");
-    }
-  }
-  const std::lock_guard lock(viewMutex_);
-  launched_ = true;
-  last_ = stream;
-  return false;
-}
-
-void CudaPlatform::requireNoCapture(const char* what) const {
-  cudaStream_t last = nullptr;
-  if (lastStream(&last) && stateOf(last) == StreamState::capturing)
-    fail(mkErrorCapture, "%s while stream %p, which has operations of this communicator, is being captured", what,
-         static_cast<void*>(last));
-}
-
-// Of a stream that may be gone, or be another one on another thread.  A stream that is being captured must not be asked for more.
-CudaPlatform::StreamState CudaPlatform::stateOf(cudaStream_t stream) const {
-  if (stream == cudaStreamPerThread) return StreamState::unknown;
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  cudaError_t e = cudaStreamIsCapturing(stream, &status);
-  if (e == cudaSuccess && status == cudaStreamCaptureStatusActive) return StreamState::capturing;
-  if (e == cudaSuccess && status == cudaStreamCaptureStatusNone) e = cudaStreamQuery(stream);
-  static_cast<void>(cudaGetLastError());
-  if (e == cudaSuccess) return status == cudaStreamCaptureStatusNone ? StreamState::empty : StreamState::unknown;
-  // The legacy stream beside somebody's capture; one that has been destroyed.
-  if (e == cudaErrorNotReady || e == cudaErrorStreamCaptureImplicit || e == cudaErrorInvalidResourceHandle ||
-      e == cudaErrorContextIsDestroyed || e == cudaErrorInvalidValue)
-    return StreamState::unknown;
-  check(e, "the device has failed");
-  return StreamState::unknown;
-}
-
-bool CudaPlatform::busy(bool strict) {
-  try {
-    const OnDevice on(device_);
-    cudaStream_t last = nullptr;
-    const bool empty = !lastStream(&last) || stateOf(last) == StreamState::empty;
-    refresh(true);
-    {
-      const std::lock_guard lock(viewMutex_);
-      // What the stream still has to do may be the caller's own.  With graphs the count of epochs does not tell.
-      if (!empty && (captureId_ != 0 ? strict : view_[OwnLayout::epoch] < lastEpoch_)) return true;
-    }
-    return running();
-  } catch (const Error& e) {
-    if (e.code() == mkErrorTimeout) return true;
-    MK_WARN(launch, "%s", e.what());
-    return false;  // nothing runs on a device that has failed
-  }
 }
 
 }  // namespace mk::cuda

@@ -8,7 +8,8 @@
 #include "host/cuda_cards.h"
 #include "host/cuda_memory.h"
 #include "host/platform.h"
-#include "kernels/gemm_ar.h"
+#include "kernels/rank_memory.h"
+#include "sched/kernel_choice.h"
 
 namespace mk::cuda {
 
@@ -46,7 +47,8 @@ class CudaPlatform final : public Platform {
 
   void requireOperand(const void* ptr, const char* name) const override;
 
-  void setUp(int rank, const sched::Place& place, const Heap& heap, const Settings& settings) override;
+  void setUp(int rank, const sched::Place& place, const sched::RankMap& ranks, const Heap& heap,
+             const Settings& settings) override;
   ProxyShared proxyShared() override;
   uint64_t word(uint64_t index) const override;
   void refresh(bool wait) override;
@@ -84,6 +86,14 @@ class CudaPlatform final : public Platform {
   bool lastStream(cudaStream_t* stream) const;
   enum class StreamState { empty, capturing, unknown };  // unknown: busy, or it cannot be asked
   StreamState stateOf(cudaStream_t stream) const;
+  uint32_t agents() const { return clusters_ * sched::kClusterBlocks; }
+  sched::KernelChoice chooseKernel(sched::KernelShape s, const sched::Place& place,
+                                   const sched::GemmChoice& choice) const;
+  // Takes the plan that goes with the kernel.
+  template <class Call, class Plan>
+  void accept(Call* call, const sched::KernelChoice& kernel, const Plan& plan) const;
+  // The end of every launch: what failed, or "".
+  protocol::FailRecord launched(const std::string& why);
 
   int device_ = 0;
   uint32_t smCount_ = 0, clusters_ = 0;

@@ -4,6 +4,7 @@
 #include "host/op_call.h"
 #include "protocol/operands.h"
 #include "sched/gemm_rs.h"
+#include "sched/kernel_choice.h"
 
 namespace mk {
 
@@ -15,6 +16,7 @@ struct GemmRsCall final : OpCall {
   }
 
   sched::GemmRsPlan plan;
+  sched::KernelChoice kernel;       // of the CUDA platform
   protocol::GemmOperands operands;  // c: this rank's rows
 };
 

@@ -144,7 +144,9 @@ class Platform {
   }
 
   // ---- Private memory and words
-  virtual void setUp(int rank, const sched::Place& place, const Heap& heap, const Settings& settings) = 0;
+  // `ranks` stays as it is while the platform lives.
+  virtual void setUp(int rank, const sched::Place& place, const sched::RankMap& ranks, const Heap& heap,
+                     const Settings& settings) = 0;
   virtual ProxyShared proxyShared() = 0;
   // A private word (protocol::OwnLayout).  On a GPU as it was at the last refresh().
   virtual uint64_t word(uint64_t index) const = 0;

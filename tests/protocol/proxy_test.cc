@@ -126,7 +126,7 @@ struct Rig {
     const sched::Place place{3, 1, 0, 0};
     heap = std::make_unique<Heap>(*bootstrap, platform, 0, place, 8 << 20, 100, std::vector<uint64_t>{0}, 1000);
     heap->grow(*bootstrap, 2 << 20);
-    platform.setUp(0, place, *heap, settings);
+    platform.setUp(0, place, {}, *heap, settings);
     shared = platform.proxyShared();
     ring = {shared.ring, shared.ringSlots};
     auto transport = std::make_shared<Transport>();

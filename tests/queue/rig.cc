@@ -116,7 +116,7 @@ Rig::Rig(int rank, const mkUniqueId_t& id, const std::string& transport, uint64_
   }
   heap_ = std::make_unique<Heap>(*bootstrap_, *platform_, rank, place, std::max(settings_.heapMaxBytes, workspace), 0,
                                  processes, kTimeoutMs);
-  platform_->setUp(rank, place, *heap_, settings_);
+  platform_->setUp(rank, place, {}, *heap_, settings_);
   proxy_ = std::make_unique<Proxy>(transport == "instant" ? instant() : acquireTransport(transport), 0, node, kNodes,
                                    *heap_, *platform_, 0);
   std::vector<uint8_t> addresses;
