@@ -318,12 +318,16 @@ class FlagKeeper {
   }
   // After all warps of this block have come to their end.  True: and those of all other blocks.
   __device__ __forceinline__ bool finish() {
+    uint64_t* const finished = platform_.own(OwnLayout::finished);
+    uint64_t before = 0;
+    // Without peers nobody is told anything, and whoever has no tile left uses none of the words that the last resets: the count
+    // is on its way while the last tile is being stored.
+    const bool alone = b_.locals() == 1 && !b_.multiNode() && sharedLoadAcquire(b_.at(L::kFailed)) == 0;
+    if (alone) before = addRelaxed(finished, kBlockFinished);
     barrierWait(b_.at(L::kDrained), 0);
     if (sharedLoadAcquire(b_.at(L::kFailed)) != 0) return false;
     // One word counts blocks that have finished and own tiles that are out.
-    uint64_t* const finished = platform_.own(OwnLayout::finished);
-    const bool alone = b_.locals() == 1 && !b_.multiNode();
-    const uint64_t before = alone ? addRelaxed(finished, kBlockFinished) : addAcqRel(finished, kBlockFinished | out_);
+    if (!alone) before = addAcqRel(finished, kBlockFinished | out_);
     if (out_ != 0 && !b_.staged() && b_.locals() > 1 && static_cast<uint32_t>(before) + out_ == p_.ownedParts) {
       // All of this rank's tiles are out, and so all that was sent to it has been read: one fence for all flags.
       const uint64_t done = p_.memory.controlLayout.doneLocal(b_.local());

@@ -15,7 +15,7 @@ template <bool kNetwork>
 class LanePlatform {
  public:
   __device__ __forceinline__ LanePlatform(const RankMemory& memory, sched::Role role)
-      : memory_(memory), epoch_(loadRelaxed(memory.own + protocol::OwnLayout::epoch) + 1), role_(role) {}
+      : memory_(memory), before_(loadRelaxed(memory.own + protocol::OwnLayout::epoch)), role_(role) {}
 
   __device__ __forceinline__ sched::Place place() const {
     sched::Place at = memory_.place;
@@ -25,7 +25,7 @@ class LanePlatform {
     }
     return at;
   }
-  __device__ __forceinline__ uint64_t epoch() const { return epoch_; }
+  __device__ __forceinline__ uint64_t epoch() const { return before_ + 1; }
   __device__ __forceinline__ const sched::HeapLayout& heapLayout() const { return memory_.heapLayout; }
   __device__ __forceinline__ const sched::ControlLayout& controlLayout() const { return memory_.controlLayout; }
   __device__ __forceinline__ uint64_t ringSlots() const { return memory_.ringSlots; }
@@ -134,11 +134,11 @@ class LanePlatform {
   // The first record of a launch stays; whoever finds its epoch in the word leaves.
   __device__ __forceinline__ void fail(protocol::FailRecord::Kind kind, const protocol::Why& why, uint64_t expected,
                                        uint64_t seen) {
-    if (exchangeRelaxed(own(protocol::OwnLayout::failed), epoch_) == epoch_) return;
+    if (exchangeRelaxed(own(protocol::OwnLayout::failed), epoch()) == epoch()) return;
     protocol::FailRecord* const r = memory_.record;
     r->role = static_cast<uint32_t>(role_);
     r->why = why;
-    r->epoch = epoch_;
+    r->epoch = epoch();
     r->expected = expected;
     r->seen = seen;
     fenceSystem();
@@ -146,7 +146,7 @@ class LanePlatform {
   }
   // This launch is to be left: someone has failed, or the communicator is revoked.
   __device__ __forceinline__ bool leaving() const {
-    return loadRelaxed(own(protocol::OwnLayout::failed)) == epoch_ ||
+    return loadRelaxed(own(protocol::OwnLayout::failed)) == epoch() ||
            loadRelaxed(own(protocol::OwnLayout::revoked)) != 0;
   }
   __device__ __forceinline__ void progress() { storeRelaxed(own(protocol::OwnLayout::lastProgress), clockNs()); }
@@ -174,7 +174,7 @@ class LanePlatform {
   }
   // Revocation, the launch's failure, and the deadline.
   __device__ __forceinline__ bool mayGoOn(const protocol::Why& why, uint64_t expected, uint64_t seen, uint64_t* since) {
-    if (loadRelaxed(own(protocol::OwnLayout::failed)) == epoch_) return false;
+    if (loadRelaxed(own(protocol::OwnLayout::failed)) == epoch()) return false;
     if (loadRelaxed(own(protocol::OwnLayout::revoked)) != 0) {
       fail(protocol::FailRecord::revoked, why, expected, seen);
       return false;
@@ -182,7 +182,7 @@ class LanePlatform {
     // No deadline while ranks have not entered: checkpoints and compilation take minutes.  What earlier launches owe has one.
     const bool earlier = why.stage == protocol::Stage::done || why.stage == protocol::Stage::completion ||
                          why.stage == protocol::Stage::queue;
-    if (!earlier && loadRelaxed(own(protocol::OwnLayout::allEntered)) != epoch_) {
+    if (!earlier && loadRelaxed(own(protocol::OwnLayout::allEntered)) != epoch()) {
       *since = 0;
       return true;
     }
@@ -198,7 +198,8 @@ class LanePlatform {
   }
 
   const RankMemory& memory_;
-  const uint64_t epoch_;
+  // The newest completed launch; used as late as can be, since the load takes as long as that of the first operands.
+  const uint64_t before_;
   sched::Role role_;
 };
 
