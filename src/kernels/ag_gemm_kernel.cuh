@@ -58,6 +58,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
   startBlock(b);
+  awaitTurn(b);
   // Control is with the sending cluster; where there is none, with whoever claims the first tile.
   const uint32_t senders = C::kGeneral ? p.choice.receiveClusters : 0;
   const uint32_t ticket = senders != 0 ? takeTicket(b) : 0;

@@ -113,9 +113,6 @@ class Computer {
       const uint32_t first = b_.index * kBlockRows + group_ * 64;  // row of the tile
       char* const sum = b_.nodeSums() ? bank + t.sum : nullptr;
       const bool wide = b_.nodeSums() ? wireWide : outWide;
-      // Each handing over waits for what has been stored to shared memory: where there is room for all chunks of a tile, and
-      // nobody waits for its first columns, there is one.
-      once_ = L::kBuffers >= kBands && b_.bands() == 1 && !(mine ? wide : wireWide);
       bands<0>([&](auto number) {
         constexpr int kBand = decltype(number)::value;
         const bool stores = rows != 0 && kBand * 64 < t.cols;
@@ -158,7 +155,6 @@ class Computer {
           }
         }
       });
-      if (taken_ != 0) giveChunks();
     }
   }
 
@@ -273,20 +269,17 @@ class Computer {
     for (int i = 0; i < 32; ++i) v[i] = w[i];
   }
 
-  // A free chunk of this warpgroup, and handing what has been taken to the storing warp.
+  // A free chunk of this warpgroup, and handing it to the storing warp.
   __device__ __forceinline__ uint32_t takeChunk() {
-    const uint32_t number = chunk_ + taken_++;
-    const uint32_t slot = group_ * L::kBuffers + number % L::kBuffers;
-    barrierWait(b_.at(L::kChunkEmpty + 8 * slot), (number / L::kBuffers & 1) ^ 1);
+    const uint32_t slot = group_ * L::kBuffers + chunk_ % L::kBuffers;
+    barrierWait(b_.at(L::kChunkEmpty + 8 * slot), (chunk_ / L::kBuffers & 1) ^ 1);
     return b_.at(L::kChunks + slot * kChunkBytes);
   }
-  __device__ __forceinline__ void giveChunks() {
+  __device__ __forceinline__ void giveChunk() {
     fenceAsyncShared();
     __syncwarp();
-    if (lane_ < taken_)
-      barrierArrive(b_.at(L::kChunkFull + 8 * (group_ * L::kBuffers + (chunk_ + lane_) % L::kBuffers)));
-    chunk_ += taken_;
-    taken_ = 0;
+    if (lane_ == 0) barrierArrive(b_.at(L::kChunkFull + 8 * (group_ * L::kBuffers + chunk_ % L::kBuffers)));
+    ++chunk_;
   }
 
   __device__ __forceinline__ void push(const float* v) {
@@ -297,7 +290,7 @@ class Computer {
       sharedStore(to + q * 512, uint4{pack(In(), d[0], d[1]), pack(In(), d[2], d[3]), pack(In(), d[4], d[5]),
                                       pack(In(), d[6], d[7])});
     }
-    if (!once_) giveChunks();
+    giveChunk();
   }
   // left: columns from this band's first on.
   __device__ __forceinline__ void pushWide(const float* v, uint32_t left) {
@@ -311,7 +304,7 @@ class Computer {
         sharedStore(to + q * 512,
                     uint4{__float_as_uint(d[0]), __float_as_uint(d[1]), __float_as_uint(d[2]), __float_as_uint(d[3])});
       }
-      giveChunks();
+      giveChunk();
     }
   }
 
@@ -328,7 +321,7 @@ class Computer {
                     pack(In(), d[4], d[5]), pack(In(), d[6], d[7]));
     }
     if (sum != nullptr) storeSum(chunk, sum, first, rows, cols, band * 64, 2);
-    if (!once_) giveChunks();
+    giveChunk();
   }
   __device__ __forceinline__ void imagesWide(const float* v, uint32_t cols, uint32_t rows, char* sum, uint32_t first,
                                              int band) {
@@ -346,7 +339,7 @@ class Computer {
         sharedStore(chunk + inChunk(row + 8, unit) + half, d[2], d[3]);
       }
       if (sum != nullptr) storeSum(chunk, sum, first, rows, cols, band * 64 + j * 32, 4);
-      giveChunks();
+      giveChunk();
     }
   }
   // This warp's rows of a chunk.  The place is free: control of an earlier launch has seen the writes complete that read it.
@@ -365,8 +358,7 @@ class Computer {
   const Block<C>& b_;
   const typename C::Params& p_;
   const uint32_t thread_, group_, warp_, lane_;
-  uint32_t stage_ = 0, parity_ = 0, previous_ = 0, chunk_ = 0, taken_ = 0;
-  bool once_ = false;
+  uint32_t stage_ = 0, parity_ = 0, previous_ = 0, chunk_ = 0;
   float d_[kN / 2];
   uint4 held_[8];
 };

@@ -75,6 +75,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
   startBlock(b);
+  // Where all compute, the loading warp has something to work out before its turn.
+  if (C::kGeneral || warp != 0) awaitTurn(b);
   // The first clusters to come receive or copy, where there is need; control is with the first of them.  Where all compute, it is
   // with whoever claims the first tile.
   const uint32_t receivers = C::kGeneral ? p.choice.receiveClusters : 0;

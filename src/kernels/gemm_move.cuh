@@ -2,7 +2,7 @@
 // rank and its peers, and flags.
 #pragma once
 
-#include "kernels/gemm_block.cuh"
+#include "kernels/gemm_start.cuh"
 
 namespace mk::kernels {
 
@@ -52,21 +52,23 @@ template <class C>
 __device__ __forceinline__ void load(const Block<C>& b) {
   using L = typename C::L;
   const bool leads = b.index == 0;
+  // A first tile that goes by the cluster's number is known to both blocks: loads begin before anyone is told.
+  StepOf<C> step;
+  bool known = clusterNumber() < b.p.order.positions;
+  if (known) step = b.p.order.at(clusterNumber());
+  if constexpr (!C::kGeneral) awaitTurn(b);
   Schedule<C> schedule(b);
   TaskReader<C> tasks(b);
   TileLoader<C> loader(b);
+  known = known && !schedule.inOrder();
   if (leads) {
     schedule.claimFirst();
     sharedStoreRelease(b.at(L::kControl), schedule.firstOfAll() ? 1 : 0);
     barrierArrive(b.at(L::kRoleKnown));
   }
   for (bool first = true;; first = false) {
-    StepOf<C> step;
     uint32_t row = 0, col = 0;
-    // A first tile that goes by the cluster's number is known to both blocks: loads begin before anyone is told.
-    bool known = first && !schedule.inOrder() && clusterNumber() < b.p.order.positions;
     if (known) {
-      step = b.p.order.at(clusterNumber());
       row = step.row;
       col = step.col;
     } else if (leads) {

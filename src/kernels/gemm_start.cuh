@@ -92,7 +92,11 @@ __device__ __forceinline__ void startBlock(const Block<C>& b) {
   if (threadIdx.x == 0) initBarriers<C>(b);
   warmUp<C>(b.p, threadIdx.x);
   clusterSync();
-  // Nothing that other launches or ranks write or read is touched above this.
+}
+
+// Each warp, before it touches what other launches or ranks write or read.
+template <class C>
+__device__ __forceinline__ void awaitTurn(const Block<C>& b) {
   awaitLaunchBefore();
   if (threadIdx.x == 96) addOnly(b.p.memory.own + protocol::OwnLayout::blocksBegun, 1);
   // So at most one launch waits beside the one that runs: what waits takes room from others on this device.
