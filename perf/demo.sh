@@ -34,7 +34,7 @@ if ! ninja -C "$build" -t query perf/mk_gemm_ar_perf >/dev/null 2>&1; then
   run_logged "$build/setup.log" meson setup --reconfigure "$build" -Dperf=enabled
 fi
 run_shown "$build/build.log" ninja -C "$build" perf/mk_gemm_ar_perf plugins/loopback/libmkernel-loopback.so
-if [ "${gpus:-0}" -ge 2 ] && ! ninja -C "$build" -t query perf/libperf_device.a >/dev/null 2>&1; then
+if [ "${gpus:-0}" -ge 2 ] && ! ninja -C "$build" -t query perf/libmk_perf_cuda.a >/dev/null 2>&1; then
   echo "  $gpus GPUs are here, but $build was configured without nvcc: going on with the CPU platform"
   gpus=0
 fi

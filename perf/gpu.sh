@@ -52,17 +52,19 @@ run() {
   return "$code"
 }
 
-perf() { # SECONDS RANKS OPTIONS...
+perf() { # SECONDS PROGRAM RANKS OPTIONS...
   seconds=$1
-  ranks=$2
-  shift 2
+  program=$build/perf/$2
+  ranks=$3
+  shift 3
   run perf "$seconds" sh perf/mpirun.sh -np "$ranks" "$program" --platform cuda "$@"
 }
 
-sanitizer() { # SECONDS TOOL OPTIONS...: of a small run, without the comparison's libraries
+sanitizer() { # SECONDS TOOL PROGRAM OPTIONS...: of a small run, without the comparison's libraries
   seconds=$1
   tool=$2
-  shift 2
+  program=$build/perf/$3
+  shift 3
   run sanitizer "$seconds" env MKERNEL_TIMEOUT_MS=120000 sh perf/mpirun.sh -np "$gpus" \
     compute-sanitizer --tool "$tool" --error-exitcode "$([ "$tool" = racecheck ] && echo 0 || echo 9)" "$program" \
     --platform cuda --baseline 0 --rounds 1 -n 1 --limit "$seconds" "$@"
@@ -92,25 +94,35 @@ if has build; then
   show=40
 fi
 build=$(cd "$build" && pwd) || exit 1
-program=$build/perf/mk_gemm_ar_perf
 MKERNEL_PLUGIN_PATH=$build/plugins/loopback
 export MKERNEL_PLUGIN_PATH
 
 if has tests; then
   : >"$results/tests.txt"
-  run tests "${MK_GPU_TESTS_SECONDS:-500}" python3 perf/gpu_tests.py "$build" || true
+  # Ranks that share the GPU: tests/README.md.
+  if [ "$gpus" -eq 1 ]; then export MKERNEL_TEST_ONE_GPU=1; fi
+  run tests "${MK_GPU_TESTS_SECONDS:-900}" python3 perf/gpu_tests.py "$build" || true
 fi
 
 if has perf; then
   : >"$results/perf.txt"
-  # The target table; then the same beside emulated nodes with a network between them; then odd shapes and types.
-  perf 250 "$gpus" --suite -G 4 --limit 240 --json "$results/suite.json" || true
-  if [ "$gpus" -ge 2 ] && [ $((gpus % 2)) -eq 0 ]; then
-    perf 160 "$gpus" --nodes 2 -b 1K -e 16K --N 8K --K 8K --trans-b --limit 150 --json "$results/nodes.json" || true
-  fi
+  # Of each operation: the target table; the layers of a model; the same beside emulated nodes with a network between them.
+  for operation in gemm_ar gemm_rs ag_gemm; do
+    perf 250 "mk_${operation}_perf" "$gpus" --suite -G 4 --limit 240 --json "$results/$operation-suite.json" || true
+    perf 160 "mk_${operation}_perf" "$gpus" --layers --limit 150 --json "$results/$operation-layers.json" || true
+    if [ "$gpus" -ge 2 ] && [ $((gpus % 2)) -eq 0 ]; then
+      perf 160 "mk_${operation}_perf" "$gpus" --nodes 2 -b 1K -e 16K --N 8K --K 8K --trans-b --limit 150 \
+        --json "$results/$operation-nodes.json" || true
+    fi
+  done
   run perf 250 "$build/tests/queue/gpu_queue" measure || true
   run perf 120 "$build/tests/ibgda/gpu_test" compare || true
-  perf 60 "$gpus" -b 1 -e 1001 -i 250 --N 1000 --K 1000 -d fp16 --out fp32 --bias -G 1 --limit 50 || true
+  # Odd shapes and types.
+  for operation in gemm_ar gemm_rs ag_gemm; do
+    perf 60 "mk_${operation}_perf" "$gpus" -b 1 -e 1001 -i 250 --N 1000 --K 1000 -d fp16 --out fp32 --bias -G 1 \
+      --limit 50 || true
+  done
+  perf 60 mk_ag_gemm_perf "$gpus" -b 1 -e 1001 -i 250 --N 1000 --K 1000 --gathered window -G 1 --limit 50 || true
 fi
 
 if has sanitizer && ! command -v compute-sanitizer >/dev/null 2>&1; then
@@ -119,8 +131,12 @@ if has sanitizer && ! command -v compute-sanitizer >/dev/null 2>&1; then
 elif has sanitizer; then
   : >"$results/sanitizer.txt"
   for tool in memcheck racecheck; do
-    sanitizer 100 "$tool" -b 300 --N 512 --K 512 --trans-b || true
-    sanitizer 100 "$tool" -b 77 --N 264 --K 264 --out fp32 --bias --window 0 || true
+    for operation in gemm_ar gemm_rs ag_gemm; do
+      sanitizer 100 "$tool" "mk_${operation}_perf" -b 300 --N 512 --K 512 --trans-b || true
+    done
+    sanitizer 100 "$tool" mk_gemm_ar_perf -b 77 --N 264 --K 264 --out fp32 --bias --window 0 || true
+    sanitizer 100 "$tool" mk_gemm_rs_perf -b 77 --N 264 --K 264 --out fp32 --bias || true
+    sanitizer 100 "$tool" mk_ag_gemm_perf -b 77 --N 264 --K 264 --out fp32 --bias --gathered memory || true
   done
 fi
 

@@ -74,6 +74,7 @@ enum Long : int {
   optJson,
   optCorrupt,
   optSuite,
+  optLayers,
   optRounds,
   optLimit,
   optNic,
@@ -102,6 +103,7 @@ constexpr option kLongOptions[] = {
     {"json", required_argument, nullptr, optJson},
     {"corrupt", required_argument, nullptr, optCorrupt},
     {"suite", no_argument, nullptr, optSuite},
+    {"layers", no_argument, nullptr, optLayers},
     {"rounds", required_argument, nullptr, optRounds},
     {"graph", required_argument, nullptr, 'G'},
     {"limit", required_argument, nullptr, optLimit},
@@ -112,7 +114,7 @@ constexpr option kLongOptions[] = {
     {nullptr, 0, nullptr, 0},
 };
 
-// Options of one operation alone.
+// Options that this operation has no use for.
 bool foreign(Operation operation, int code) {
   switch (code) {
     case optWire:
@@ -121,11 +123,6 @@ bool foreign(Operation operation, int code) {
     case optExchange:
       return operation == Operation::gemmReduceScatter;
     case optWindow:
-    case optSuite:
-    case optRounds:
-    case optBaseline:
-    case optNic:
-    case 'G':
       return operation != Operation::gemmAllReduce;
     case optChunkRows:
     case optGathered:
@@ -163,9 +160,10 @@ void checkTogether(const Options& o, int ranks) {
   }
   if (o.mMin == 0 && o.mMax > 0 && !o.mIncrement) throw UsageError("-b 0 does not grow by a factor: use -i");
   if (o.k % 8) throw UsageError("--K " + std::to_string(o.k) + ": a multiple of 8 is legal (rows of 16 bytes)");
-  if (o.platform == "cpu" && (o.suite || o.graph)) {
-    throw UsageError("--suite and -G time GPUs: with --platform cpu they are not legal");
+  if (o.platform == "cpu" && (o.listed() || o.graph)) {
+    throw UsageError("--suite, --layers and -G time GPUs: with --platform cpu they are not legal");
   }
+  if (o.suite && o.layers) throw UsageError("--suite and --layers: one of them is legal");
   if (o.graph > 1 && o.beta != 0) {
     throw UsageError("-G " + std::to_string(o.graph) +
                      " with --beta: -G 1 is legal, since C changes from launch to launch");
@@ -333,6 +331,9 @@ Options parseOptions(int argc, char** argv, int ranks, Operation operation) {
       case optSuite:
         o.suite = o.transB = true;
         break;
+      case optLayers:
+        o.layers = o.transB = true;
+        break;
       case optRounds:
         o.rounds = static_cast<int>(parseCount(name, text, 1, 1000));
         break;
@@ -369,11 +370,26 @@ Options parseOptions(int argc, char** argv, int ranks, Operation operation) {
   return o;
 }
 
+// `part`: of what each rank has its own.
 std::vector<Shape> Options::shapes(int ranks) const {
   std::vector<Shape> result;
+  const auto add = [&](int64_t m, int64_t whole, int64_t part) {
+    if (operation == Operation::allGatherGemm) {
+      result.push_back({m, part, whole});
+    } else {
+      result.push_back({m, whole, part * ranks});
+    }
+  };
   if (suite) {
     for (int64_t size = 2048; size <= 32768; size *= 2) {
-      for (const int64_t part : {size / 2, size / 16}) result.push_back({size, size, part * ranks});
+      for (const int64_t part : {size / 2, size / 16}) add(size, size, part);
+    }
+  } else if (layers) {
+    // Of a model of 70e9 parameters: 8192 wide, 28672 within its feed-forward layers, cut into so many parts.
+    for (const int64_t cut : {2, 4, 8}) {
+      for (const int64_t size : {8192, 28672}) {
+        for (const int64_t m : {1, 8, 64, 256, 1024, 4096, 16384}) add(m, 8192, size / cut);
+      }
     }
   } else {
     for (const int64_t m : scan()) result.push_back({m, n, k});
@@ -417,9 +433,7 @@ std::string helpText(Operation operation) {
       "\n"
       "Runs\n"
       "  -w COUNT              warm-up launches (1)\n"
-      "  -n COUNT              launches per row (4), each with fresh data";
-  text += all ? "; GPUs: in each batch (by their time)\n" : "\n";
-  text +=
+      "  -n COUNT              launches per row (4), each with fresh data; GPUs: in each batch (by their time)\n"
       "  -c CHECK              0: no check of the data, 1: of the last launch, more: of every launch (1)\n"
       "  -T SECONDS            longest time that one step may take (300)\n"
       "  --limit SECONDS       longest time of the whole run (GPUs: 120; else no limit)\n"
@@ -442,17 +456,22 @@ std::string helpText(Operation operation) {
       "  --platform NAME       cpu, cuda (the library's choice)\n"
       "  --transport NAME      network plugin (the library's choice)\n"
       "\n";
-  if (all)
-    text +=
-        "On GPUs\n"
-        "  --suite               the shapes of the target table: M = N = b in 2K to 32K, with b/2 and b/16 of K on "
-        "each\n"
-        "                        rank; B as (N, K)\n"
-        "  --rounds COUNT        batches whose median is the time (5)\n"
-        "  -G COUNT              also time CUDA graphs of so many operations (0: no graphs)\n"
-        "  --baseline 0|1        compare with cuBLAS and NCCL, which are loaded at run time (1)\n"
-        "  --nic GBPS            rate of a network card, for the roof and for emulated nodes (50)\n"
-        "\n";
+  text +=
+      "On GPUs\n"
+      "  --suite               the shapes of the target table: ";
+  text += gather ? "M = K = b in 2K to 32K, with b/2 and b/16 of N on each\n"
+                 : "M = N = b in 2K to 32K, with b/2 and b/16 of K on each\n";
+  text +=
+      "                        rank; B as (N, K)\n"
+      "  --layers              the shapes of a model of 70e9 parameters: M from 1 to 16384, ";
+  text += gather ? "K 8192, and of N on\n" : "N 8192, and of K on\n";
+  text +=
+      "                        each rank 8192 or 28672 over 2, 4, 8; B as (N, K)\n"
+      "  --rounds COUNT        batches whose median is the time (5)\n"
+      "  -G COUNT              also time CUDA graphs of so many operations (0: no graphs)\n"
+      "  --baseline 0|1        compare with cuBLAS and NCCL, which are loaded at run time (1)\n"
+      "  --nic GBPS            rate of a network card, for the roof and for emulated nodes (50)\n"
+      "\n";
   text +=
       "Tuning (the library's choice)\n"
       "  --tile-m M  --tile-n N  ";

@@ -35,7 +35,8 @@ struct Options {
   bool help = false;
   int64_t mMin = 256, mMax = 256, mFactor = 2, mIncrement = 0;
   int64_t n = 1024, k = 1024;
-  bool suite = false;  // the shapes of the target table instead
+  bool suite = false;   // the shapes of the target table instead
+  bool layers = false;  // or those of the layers of a model
   int warmup = 1, check = 1;
   int launches = 0;      // 0: by the platform
   int rounds = 5;        // batches that are timed
@@ -60,6 +61,8 @@ struct Options {
   void setDefaults(bool gpu);
   // The values of M, in order.
   std::vector<int64_t> scan() const;
+  // Shapes that a list names.
+  bool listed() const { return suite || layers; }
   // The shapes, in order.
   std::vector<Shape> shapes(int ranks) const;
   bool tuned() const { return chunkTiles || chunkRows || tileM || tileN || exchange; }

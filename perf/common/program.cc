@@ -33,8 +33,8 @@ int runWorld(World& world, Options& options, const Program& program) {
   const bool limited = options.limitSeconds != 0;
   options.setDefaults(gpu);
   if (!limited && options.limitSeconds) world.setLimit(options.limitSeconds);
-  if (!gpu && (options.suite || options.graph)) {
-    world.die(exitUsage, "platform " + run.platform + ": --suite and -G time GPUs (--platform cuda)");
+  if (!gpu && (options.listed() || options.graph)) {
+    world.die(exitUsage, "platform " + run.platform + ": --suite, --layers and -G time GPUs (--platform cuda)");
   }
   std::unique_ptr<Report> report;
   if (!gpu) {

@@ -85,28 +85,31 @@ void Report::header(const RunInfo& run) {
         "%s\n",
         static_cast<double>(o.alpha), static_cast<double>(o.beta), o.bias ? " + bias" : "",
         o.operation == Operation::gemmReduceScatter ? "rows of C and " : "",
-        o.suite ? "" : (std::to_string(o.k) + " ").c_str(), info(o.in).name, info(o.out).name, info(o.wire).name,
+        o.listed() ? "" : (std::to_string(o.k) + " ").c_str(), info(o.in).name, info(o.out).name, info(o.wire).name,
         layout);
   }
+  const bool gather = o.operation == Operation::allGatherGemm;
   if (o.suite) {
-    printf("# M = N = b from 2048 to 32768, x2, with b/2 and b/16 of K on each rank");
+    printf("# M = %s = b from 2048 to 32768, x2, with b/2 and b/16 of %s on each rank", gather ? "K" : "N",
+           gather ? "N" : "K");
+  } else if (o.layers) {
+    printf("# %s 8192, and on each rank %s 8192 and 28672 over 2, 4 and 8", gather ? "K" : "N", gather ? "N" : "K");
   } else {
     printf("# M %" PRId64 " to %" PRId64 ", %s%" PRId64, o.mMin, o.mMax, o.mIncrement ? "+" : "x",
            o.mIncrement ? o.mIncrement : o.mFactor);
   }
   if (gpu_) {
-    printf("; median of %d batches of %s launches, fresh data each; check: %s; C in a window: %s\n", o.rounds,
-           o.launches ? std::to_string(o.launches).c_str() : "some", o.check ? "after timing" : "none",
-           o.window ? "yes" : "no");
+    printf("; median of %d batches of %s launches, fresh data each; check: %s", o.rounds,
+           o.launches ? std::to_string(o.launches).c_str() : "some", o.check ? "after timing" : "none");
   } else {
-    printf("; warm-up %d, launches %d, fresh data each; check: %s%s\n", o.warmup, o.launches,
+    printf("; warm-up %d, launches %d, fresh data each; check: %s", o.warmup, o.launches,
            o.check == 0   ? "none"
            : o.check == 1 ? "last launch"
-                          : "every launch",
-           o.operation != Operation::gemmAllReduce ? ""
-           : o.window                              ? "; C in a window: yes"
-                                                   : "; C in a window: no");
+                          : "every launch");
   }
+  printf("%s\n", o.operation != Operation::gemmAllReduce ? ""
+                 : o.window                              ? "; C in a window: yes"
+                                                         : "; C in a window: no");
   printf("# ranks %d, nodes %d%s, ranks per node %d; platform %s (asked: %s), transport %s (asked: %s)\n", run.ranks,
          run.nodes, o.nodes ? " (emulated)" : "", run.ranksPerNode, run.platform.c_str(), chosen(o.platform).c_str(),
          run.transport.empty() ? "none" : run.transport.c_str(), chosen(o.transport).c_str());
@@ -164,6 +167,7 @@ void Report::row(const Row& row) {
     verdict.allRows = row.checkedRows == row.m;
     verdict.share = row.check.worst;
     verdict.wrong = row.check.wrong;
+    verdict.compared = row.compared;
     verdict.identical = row.check.identical;
     printf("%s\n", timingLine(*row.timing, verdict).c_str());
   } else {

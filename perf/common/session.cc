@@ -8,6 +8,16 @@
 #include <vector>
 
 namespace mk::perf {
+namespace {
+
+void moveToWindow(mkTensor_t* tensor, const Operands& operands) {
+  if (!operands.window) return;
+  tensor->data = nullptr;
+  tensor->window = operands.window;
+  tensor->offset = operands.offset;
+}
+
+}  // namespace
 
 mkTensor_t matrix(Type type, void* data, int64_t rows, int64_t columns) {
   mkTensor_t tensor;
@@ -113,16 +123,12 @@ RunInfo Session::describe(const std::string& device) {
 }
 
 template <typename Args>
-void Session::fillArguments(Args* args, const Operands& operands, int64_t m, int64_t rows, int64_t n, int64_t k) const {
+void Session::fillArguments(Args* args, const Operands& operands, int64_t aRows, int64_t cRows, int64_t n,
+                            int64_t k) const {
   const Options& o = options_;
-  args->a = matrix(o.in, operands.a, m, k);
+  args->a = matrix(o.in, operands.a, aRows, k);
   args->b = o.transB ? matrix(o.in, operands.b, n, k) : matrix(o.in, operands.b, k, n);
-  args->c = matrix(o.out, operands.c, rows, n);
-  if (operands.window) {
-    args->c.data = nullptr;
-    args->c.window = operands.window;
-    args->c.offset = operands.offset;
-  }
+  args->c = matrix(o.out, operands.c, cRows, n);
   if (operands.bias) {
     args->bias = matrix(o.out, operands.bias, n, 0);
     args->bias.ndim = 1;
@@ -130,14 +136,15 @@ void Session::fillArguments(Args* args, const Operands& operands, int64_t m, int
   args->alpha = &o.alpha;
   args->beta = &o.beta;
   args->bLayout = o.transB ? MK_LAYOUT_NK : MK_LAYOUT_KN;
-  args->wireDtypePlus1 = info(o.wire).dtype + 1;
-  args->tune = tune();
+  args->tune = o.tuned() ? &tune_ : nullptr;
 }
 
 mkGemmAllReduceArgs_t Session::arguments(const Operands& operands, int64_t m, int64_t n, int64_t k) const {
   mkGemmAllReduceArgs_t args;
   MK_INIT(&args, MK_ID_GEMM_ALL_REDUCE_ARGS);
   fillArguments(&args, operands, m, m, n, k);
+  moveToWindow(&args.c, operands);
+  args.wireDtypePlus1 = info(options_.wire).dtype + 1;
   return args;
 }
 
@@ -146,6 +153,20 @@ mkGemmReduceScatterArgs_t Session::scatterArguments(const Operands& operands, in
   mkGemmReduceScatterArgs_t args;
   MK_INIT(&args, MK_ID_GEMM_REDUCE_SCATTER_ARGS);
   fillArguments(&args, operands, m, rows, n, k);
+  moveToWindow(&args.c, operands);
+  args.wireDtypePlus1 = info(options_.wire).dtype + 1;
+  return args;
+}
+
+mkAllGatherGemmArgs_t Session::gatherArguments(const Operands& operands, int64_t m, int64_t rows, int64_t n,
+                                               int64_t k) const {
+  mkAllGatherGemmArgs_t args;
+  MK_INIT(&args, MK_ID_ALL_GATHER_GEMM_ARGS);
+  fillArguments(&args, operands, rows, m, n, k);
+  if (operands.gathered || operands.window) {
+    args.gathered = matrix(options_.in, operands.gathered, m, k);
+    moveToWindow(&args.gathered, operands);
+  }
   return args;
 }
 

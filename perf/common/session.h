@@ -13,12 +13,14 @@
 
 namespace mk::perf {
 
-// Where the tensors of one launch lie.  C is at `offset` of the window, if there is one, else at c.
+// Where the tensors of one launch lie.  C, or AllGather+GEMM's whole A where it is asked for, is at `offset` of the window, if there
+// is one, else at c or gathered.
 struct Operands {
   void* a = nullptr;
   void* b = nullptr;
   void* bias = nullptr;
   void* c = nullptr;
+  void* gathered = nullptr;
   mkWindow_t window = nullptr;
   uint64_t offset = 0;
 };
@@ -53,8 +55,17 @@ class Session {
   // rows: this rank's, of C.
   mkGemmReduceScatterArgs_t scatterArguments(const Operands& operands, int64_t m, int64_t rows, int64_t n,
                                              int64_t k) const;
-  // For arguments of another operation.
-  const mkTune_t* tune() const { return options_.tuned() ? &tune_ : nullptr; }
+  // rows: this rank's, of A.
+  mkAllGatherGemmArgs_t gatherArguments(const Operands& operands, int64_t m, int64_t rows, int64_t n, int64_t k) const;
+  mkResult_t enqueue(const mkGemmAllReduceArgs_t* args, mkStream_t stream) {
+    return mkGemmAllReduce(comm_, args, stream);
+  }
+  mkResult_t enqueue(const mkGemmReduceScatterArgs_t* args, mkStream_t stream) {
+    return mkGemmReduceScatter(comm_, args, stream);
+  }
+  mkResult_t enqueue(const mkAllGatherGemmArgs_t* args, mkStream_t stream) {
+    return mkAllGatherGemm(comm_, args, stream);
+  }
   // Asks what would be used for an operation (MK_OP_...) with these arguments, into the row.  Collective.
   void choose(int op, const void* args, int nodes, Row* row);
   // Grows the heap to the row's workspace.  Collective.
@@ -69,8 +80,9 @@ class Session {
   void destroy();
 
  private:
+  // aRows, cRows: of A and C.
   template <typename Args>
-  void fillArguments(Args* args, const Operands& operands, int64_t m, int64_t rows, int64_t n, int64_t k) const;
+  void fillArguments(Args* args, const Operands& operands, int64_t aRows, int64_t cRows, int64_t n, int64_t k) const;
 
   World& world_;
   const Options& options_;

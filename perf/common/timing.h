@@ -1,5 +1,5 @@
 // What was timed on GPUs, the figures that follow from it, and how they are shown.  Arithmetic and text alone, so that it can
-// be tested without a GPU.  Called by report.cc; filled in by cuda/gemm_ar_cuda.cc.
+// be tested without a GPU.  Called by report.cc; filled in by cuda/gpu_run.cc.
 #pragma once
 
 #include <cmath>
@@ -17,13 +17,14 @@ inline constexpr double kStoreGBps = 363;       // the same, by stores of the mu
 struct Timing {
   std::string mode;  // "eager" or "graph"
   int64_t m = 0, n = 0, k = 0;
+  double kOfRank = 0;  // the mean over the ranks: of the product that one of them computes
   int ranks = 1, nodes = 1, ranksPerNode = 1;
   int rounds = 0, launches = 0;  // batches, and operations in each
   double fusedUs = NAN;
   double fastestUs = NAN, slowestUs = NAN;  // of the fused batches
   double blasUs = NAN;                      // this rank's product alone: cuBLAS, and ours in a world of one rank
   double oursUs = NAN;
-  double unfusedUs = NAN;  // cuBLAS, then NCCL's AllReduce
+  double unfusedUs = NAN;  // cuBLAS and NCCL, one after the other
   double nvlinkBytes = 0;  // that a rank sends to its node's other ranks
   double nicBytes = 0;     // that the busiest rank sends to other nodes
   double nicGBps = 50;
@@ -41,14 +42,15 @@ struct Figures {
 };
 Figures figures(const Timing& timing);
 
-// Bytes that a rank sends inside its node: its part of every tile it does not own, then its own results to all others.
+// Bytes that a rank sends inside its node of an m x n matrix, by bytes of an element.  Sums: its part of every tile that it does not
+// own, in the wire's type, then (AllReduce) its own results to all others.  Rows of A: those of its rail, to all others.
 double nvlinkBytes(int64_t m, int64_t n, int ranksPerNode, uint64_t wireBytes, uint64_t outBytes);
 
 struct TimingVerdict {
   bool checked = false, allRows = false;  // not all rows: a sample of them, and all bits between the ranks
   double share = 0;                       // of its bound, the worst element
   int64_t wrong = 0;
-  bool identical = true;
+  bool compared = true, identical = true;
 };
 std::string timingHeader(const std::string& baseline, double nicGBps, int nodes);
 std::string timingLine(const Timing& timing, const TimingVerdict& verdict);

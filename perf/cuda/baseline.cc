@@ -98,7 +98,9 @@ Nccl::Nccl(World& world) {
   int (*getVersion)(int*) = nullptr;
   const bool found = library && resolve(library, "ncclGetUniqueId", &getId) &&
                      resolve(library, "ncclCommInitRank", &init) && resolve(library, "ncclGetVersion", &getVersion) &&
-                     resolve(library, "ncclCommDestroy", &destroy_) && resolve(library, "ncclAllReduce", &allReduce_);
+                     resolve(library, "ncclCommDestroy", &destroy_) && resolve(library, "ncclAllReduce", &allReduce_) &&
+                     resolve(library, "ncclReduceScatter", &reduceScatter_) &&
+                     resolve(library, "ncclAllGather", &allGather_);
   if (!world.all(found) || !found) {
     text_ = found ? "no NCCL (another rank has none)" : "no NCCL (" + why + "; NCCL_LIBRARY may name it)";
     return;
@@ -131,6 +133,15 @@ Nccl::~Nccl() {
 
 int Nccl::allReduce(Type type, void* data, int64_t count, mkStream_t stream) const {
   return allReduce_(data, data, static_cast<size_t>(count), static_cast<int>(info(type).dtype), kSum, comm_, stream);
+}
+
+int Nccl::reduceScatter(Type type, const void* data, void* part, int64_t count, mkStream_t stream) const {
+  return reduceScatter_(data, part, static_cast<size_t>(count), static_cast<int>(info(type).dtype), kSum, comm_,
+                        stream);
+}
+
+int Nccl::allGather(Type type, const void* part, void* data, int64_t count, mkStream_t stream) const {
+  return allGather_(part, data, static_cast<size_t>(count), static_cast<int>(info(type).dtype), comm_, stream);
 }
 
 }  // namespace mk::perf

@@ -1,5 +1,6 @@
 // What the fused operation is compared with: cuBLAS and NCCL, found at run time, since neither the library nor this program
-// needs them.  Called by gemm_ar_cuda.cc.
+// needs them.  Called by gpu_run.cc and the
+// works.
 #pragma once
 
 #include <cstdint>
@@ -43,13 +44,17 @@ class Nccl {
   Nccl& operator=(const Nccl&) = delete;
   bool usable() const { return comm_ != nullptr; }
   const std::string& text() const { return text_; }
-  // In place.  Returns NCCL's result, 0 if good.
+  // Each returns NCCL's result, 0 if good.  In place; `count` elements of the whole sum for each rank; `count` of each rank.
   int allReduce(Type type, void* data, int64_t count, mkStream_t stream) const;
+  int reduceScatter(Type type, const void* data, void* part, int64_t count, mkStream_t stream) const;
+  int allGather(Type type, const void* part, void* data, int64_t count, mkStream_t stream) const;
 
  private:
   void* comm_ = nullptr;
   int (*destroy_)(void*) = nullptr;
   int (*allReduce_)(const void*, void*, size_t, int, int, void*, mkStream_t) = nullptr;
+  int (*reduceScatter_)(const void*, void*, size_t, int, int, void*, mkStream_t) = nullptr;
+  int (*allGather_)(const void*, void*, size_t, int, void*, mkStream_t) = nullptr;
   std::string text_;
 };
 

@@ -59,9 +59,9 @@ __host__ __device__ inline int64_t sampledRow(const RowSample& sample, int64_t i
 __device__ int64_t firstIndex() { return blockIdx.x * int64_t{blockDim.x} + threadIdx.x; }
 __device__ int64_t indexStep() { return gridDim.x * int64_t{blockDim.x}; }
 
-__global__ void fillKernel(Type type, void* data, int64_t count, uint64_t seed) {
+__global__ void fillKernel(Type type, void* data, int64_t count, uint64_t seed, int64_t first) {
   for (int64_t i = firstIndex(); i < count; i += indexStep())
-    store(type, data, i, normal(seed, static_cast<uint64_t>(i)));
+    store(type, data, i, normal(seed, static_cast<uint64_t>(first + i)));
 }
 
 __global__ void poisonKernel(Type type, void* data, int64_t count) {
@@ -76,7 +76,7 @@ __global__ void poisonKernel(Type type, void* data, int64_t count) {
 
 __global__ void fillRowsKernel(Type type, void* data, RowSample sample, int64_t k, uint64_t seed) {
   for (int64_t i = firstIndex(); i < sample.count * k; i += indexStep()) {
-    const int64_t source = sampledRow(sample, i / k) * k + i % k;
+    const int64_t source = (sample.first + sampledRow(sample, i / k)) * k + i % k;
     store(type, data, i, normal(seed, static_cast<uint64_t>(source)));
   }
 }
@@ -203,10 +203,19 @@ __global__ void changedKernel(const unsigned char* data, int64_t bytes, int valu
   }
 }
 
+__global__ void differentKernel(const char* a, const char* b, int64_t count, int64_t element,
+                                unsigned long long* different) {
+  for (int64_t i = firstIndex(); i < count; i += indexStep()) {
+    bool same = true;
+    for (int64_t byte = i * element; byte < (i + 1) * element; ++byte) same = same && a[byte] == b[byte];
+    if (!same) atomicAdd(different, 1);
+  }
+}
+
 }  // namespace
 
-void fillNormal(Type type, void* data, int64_t count, uint64_t seed, mkStream_t stream) {
-  fillKernel<<<kBlocks, kThreads, 0, stream>>>(type, data, count, seed);
+void fillNormal(Type type, void* data, int64_t count, uint64_t seed, mkStream_t stream, int64_t first) {
+  fillKernel<<<kBlocks, kThreads, 0, stream>>>(type, data, count, seed, first);
 }
 void poison(Type type, void* data, int64_t count, mkStream_t stream) {
   poisonKernel<<<kBlocks, kThreads, 0, stream>>>(type, data, count);
@@ -235,6 +244,11 @@ void scan(Type type, const void* c, int64_t bytes, Scanned* scanned, mkStream_t 
 }
 void countChanged(const void* data, int64_t bytes, int value, unsigned long long* changed, mkStream_t stream) {
   changedKernel<<<4, kThreads, 0, stream>>>(static_cast<const unsigned char*>(data), bytes, value, changed);
+}
+void countDifferent(const void* a, const void* b, int64_t bytes, int64_t element, unsigned long long* different,
+                    mkStream_t stream) {
+  differentKernel<<<kBlocks, kThreads, 0, stream>>>(static_cast<const char*>(a), static_cast<const char*>(b),
+                                                    bytes / element, element, different);
 }
 
 }  // namespace mk::perf

@@ -1,6 +1,7 @@
 // Data and checks on the GPU: random inputs that any rank can make again from a seed and an index, a reference product in
 // double made from the seeds alone, and the judgement of a result.  Nothing here comes from the library.  Everything is
-// enqueued on the stream; errors of a launch are the caller's to ask for (cudaGetLastError).  Called by gemm_ar_cuda.cc.
+// enqueued on the stream; errors of a launch are the caller's to ask for (cudaGetLastError).  Called by the files of this
+// folder.
 #pragma once
 
 #include <cstdint>
@@ -10,18 +11,19 @@
 
 namespace mk::perf {
 
-// element i of the stream of `seed`: about normal, sigma 1/8, rounded to the type.
-void fillNormal(Type type, void* data, int64_t count, uint64_t seed, mkStream_t stream);
+// Elements of the stream of `seed`, from number `first` on: about normal, sigma 1/8, rounded to the type.
+void fillNormal(Type type, void* data, int64_t count, uint64_t seed, mkStream_t stream, int64_t first = 0);
 // NaN, which a product of fillNormal's numbers is never.
 void poison(Type type, void* data, int64_t count, mkStream_t stream);
 
-// Which rows are checked: `count` of m, one in each of so many equal parts; all if count is m.
+// Which rows are checked: `count` of m, one in each of so many equal parts; all if count is m.  `first`: of the m, in A.
 struct RowSample {
   int64_t m = 0, count = 0;
   uint64_t seed = 0;
+  int64_t first = 0;
 };
 int64_t rowOf(const RowSample& sample, int64_t index);
-// Those rows of the (m, k) matrix that fillNormal makes of the seed.
+// Those rows of the matrix of k columns that fillNormal makes of the seed.
 void fillRows(Type type, void* data, const RowSample& sample, int64_t k, uint64_t seed, mkStream_t stream);
 
 // sums[v] += the squared norm of vector v, whose elements lie at data[v * vectorStride + i * elementStride].
@@ -58,5 +60,8 @@ struct Scanned {
 void scan(Type type, const void* c, int64_t bytes, Scanned* scanned, mkStream_t stream);
 // *changed += bytes that differ from the value.  On the GPU.
 void countChanged(const void* data, int64_t bytes, int value, unsigned long long* changed, mkStream_t stream);
+// *different += elements of so many bytes (2 or 4) that differ.  On the GPU.
+void countDifferent(const void* a, const void* b, int64_t bytes, int64_t element, unsigned long long* different,
+                    mkStream_t stream);
 
 }  // namespace mk::perf

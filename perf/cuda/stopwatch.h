@@ -1,4 +1,4 @@
-// Times operations on a stream, in batches, in random order, on all ranks together.  Called by gemm_ar_cuda.cc.
+// Times operations on a stream, in batches, in random order, on all ranks together.  Called by gpu_run.cc.
 #pragma once
 
 #include <cuda_runtime.h>

@@ -1,4 +1,4 @@
-// The check of a GEMM+AllReduce on GPUs; see verifier.h.  The bound is that of common/check.cc, which explains it.
+// The check of a product on GPUs; see verifier.h.  The bound is that of common/check.cc, which explains it.
 #include "cuda/verifier.h"
 
 #include <algorithm>
@@ -13,33 +13,45 @@ constexpr double kProducts = 0x1p39;
 constexpr int64_t kElements = int64_t{1} << 26;
 constexpr int64_t kFewestRows = 128;
 
-int64_t largestPart(const Shape& shape, int ranks) { return partOfK(shape.k, 0, ranks); }
+int64_t largestPart(const ProductData& data) {
+  int64_t k = 0;
+  for (const ProductTerm& term : data.terms) k = std::max(k, term.k);
+  return k;
+}
+
+int64_t wholeK(const ProductData& data) {
+  int64_t k = 0;
+  for (const ProductTerm& term : data.terms) k += term.k;
+  return k;
+}
 
 }  // namespace
 
-int64_t Verifier::sampleRows(const Shape& s) {
-  const double cost = static_cast<double>(s.n) * static_cast<double>(std::max<int64_t>(s.k, 1));
+int64_t Verifier::sampleRows(const ProductData& data, int64_t rows, int64_t n) {
+  const double cost = static_cast<double>(n) * static_cast<double>(std::max<int64_t>(wholeK(data), 1));
   const int64_t affordable = std::max(kFewestRows, static_cast<int64_t>(kProducts / cost));
-  return std::min({s.m, affordable, std::max<int64_t>(kElements / s.n, 1)});
+  return std::min({rows, affordable, std::max<int64_t>(kElements / n, 1)});
 }
 
-int64_t Verifier::bytes(const Options& options, const Shape& s, int ranks) {
-  const int64_t k = largestPart(s, ranks), rows = sampleRows(s);
+int64_t Verifier::bytes(const Options& options, const ProductData& data, int64_t rows, int64_t n) {
+  const int64_t k = largestPart(data), sample = sampleRows(data, rows, n);
   const int64_t input = static_cast<int64_t>(info(options.in).bytes);
-  return (rows * k + s.n * k) * input + 2 * rows * s.n * 8 + (rows + s.n) * 8 + (1 << 20);
+  return (sample * k + n * k) * input + 2 * sample * n * 8 + (sample + n) * 8 + (1 << 20);
 }
 
-Verifier::Verifier(World& world, const Options& options, const RunInfo& run, const Shape& shape, mkStream_t stream)
-    : world_(world), options_(options), run_(run), shape_(shape), stream_(stream) {
-  sample_.m = shape.m;
-  sample_.count = sampleRows(shape);
-  const int64_t k = largestPart(shape, world.size()), input = static_cast<int64_t>(info(options.in).bytes);
+Verifier::Verifier(World& world, const Options& options, const RunInfo& run, const ProductData& data, int64_t rows,
+                   int64_t n, mkStream_t stream)
+    : world_(world), options_(options), run_(run), n_(n), stream_(stream) {
+  sample_.m = rows;
+  sample_.count = sampleRows(data, rows, n);
+  sample_.first = data.firstRow;
+  const int64_t k = largestPart(data), input = static_cast<int64_t>(info(options.in).bytes);
   a_ = allocateDevice(world, sample_.count * k * input);
-  b_ = allocateDevice(world, shape.n * k * input);
-  sums_ = allocateDevice(world, sample_.count * shape.n * 8);
-  magnitudes_ = allocateDevice(world, sample_.count * shape.n * 8);
+  b_ = allocateDevice(world, n * k * input);
+  sums_ = allocateDevice(world, sample_.count * n * 8);
+  magnitudes_ = allocateDevice(world, sample_.count * n * 8);
   rowNorms_ = allocateDevice(world, sample_.count * 8);
-  columnNorms_ = allocateDevice(world, shape.n * 8);
+  columnNorms_ = allocateDevice(world, n * 8);
   verdict_ = allocateDevice(world, sizeof(Verdict));
 }
 
@@ -56,11 +68,10 @@ Verifier::Verdict Verifier::fetch() {
   return verdict;
 }
 
-void Verifier::check(const void* c, const LaunchSeeds& seeds, Route route, CheckResult* result) {
+void Verifier::check(const void* c, const ProductData& data, Route route, CheckResult* result) {
   const Options& o = options_;
-  const int64_t n = shape_.n, rows = sample_.count;
-  const int ranks = world_.size();
-  sample_.seed = seeds.a[0];  // other rows each time
+  const int64_t n = n_, rows = sample_.count;
+  sample_.seed = data.terms[0].a;  // other rows each time
   double* const sums = static_cast<double*>(sums_.get());
   double* const magnitudes = static_cast<double*>(magnitudes_.get());
   double* const rowNorms = static_cast<double*>(rowNorms_.get());
@@ -70,11 +81,11 @@ void Verifier::check(const void* c, const LaunchSeeds& seeds, Route route, Check
   clear(rowNorms, rows * 8);
   clear(columnNorms, n * 8);
   clear(verdict_.get(), sizeof(Verdict));
-  for (int rank = 0; rank < ranks; ++rank) {
-    const int64_t k = partOfK(shape_.k, rank, ranks);
-    if (k == 0) continue;
-    fillRows(o.in, a_.get(), sample_, k, seeds.a[static_cast<size_t>(rank)], stream_);
-    fillNormal(o.in, b_.get(), n * k, seeds.b[static_cast<size_t>(rank)], stream_);
+  for (const ProductTerm& term : data.terms) {
+    const int64_t k = term.k;
+    if (k == 0 || rows == 0) continue;
+    fillRows(o.in, a_.get(), sample_, k, term.a, stream_);
+    fillNormal(o.in, b_.get(), n * k, term.b, stream_);
     addNorms(o.in, a_.get(), rows, k, k, 1, rowNorms, stream_);
     addNorms(o.in, b_.get(), n, k, o.transB ? k : 1, o.transB ? 1 : n, columnNorms, stream_);
     addProduct(o.in, a_.get(), b_.get(), o.transB, rows, n, k, sums, magnitudes, stream_);
@@ -84,22 +95,25 @@ void Verifier::check(const void* c, const LaunchSeeds& seeds, Route route, Check
   const bool fused = route == Route::fused;
   const TypeInfo& wire = info(fused ? o.wire : o.out);
   const TypeInfo& out = info(o.out);
-  const double hops = fused ? (run_.nodes > 1 ? 1 : 0) + (run_.ranksPerNode > 1 ? 1 : 0) : ranks;
+  const int ranks = run_.ranks;
+  const double hops = !data.summed ? 0 : fused ? (run_.nodes > 1 ? 1 : 0) + (run_.ranksPerNode > 1 ? 1 : 0) : ranks;
   Bound bound;
   bound.alpha = static_cast<double>(o.alpha);
   bound.beta = static_cast<double>(o.beta);
-  bound.accumulation = (8 + std::sqrt(static_cast<double>(shape_.k))) * kFp32Roundoff;
+  bound.accumulation = (8 + std::sqrt(static_cast<double>(wholeK(data)))) * kFp32Roundoff;
   bound.wire = hops * wire.roundoff;
   bound.fixed = hops > 0 ? (ranks + run_.nodes) * std::max(1.0, std::fabs(bound.alpha)) * wire.underflow : 0;
   bound.output = out.roundoff;
   bound.outputUnderflow = out.underflow;
   Verdict* const verdict = static_cast<Verdict*>(verdict_.get());
-  judge(o.out, c, sample_, n, sums, magnitudes, rowNorms, columnNorms, bound, seeds.oldC, fused && o.bias, seeds.bias,
+  judge(o.out, c, sample_, n, sums, magnitudes, rowNorms, columnNorms, bound, data.oldC, fused && o.bias, data.bias,
         &verdict->judged, stream_);
-  scan(o.out, c, shape_.m * n * static_cast<int64_t>(out.bytes), &verdict->scanned, stream_);
+  scan(o.out, c, sample_.m * n * static_cast<int64_t>(out.bytes), &verdict->scanned, stream_);
   const Verdict found = fetch();
 
-  if (world_.min(uint64_t{found.scanned.hash}) != world_.max(uint64_t{found.scanned.hash})) result->identical = false;
+  if (data.everywhere && world_.min(uint64_t{found.scanned.hash}) != world_.max(uint64_t{found.scanned.hash})) {
+    result->identical = false;
+  }
   const Judged& judged = found.judged;
   double relative = judged.reference > 0 ? std::sqrt(judged.error / judged.reference) : std::sqrt(judged.error);
   if (std::isnan(relative)) relative = std::numeric_limits<double>::infinity();
@@ -113,6 +127,18 @@ int64_t Verifier::changed(const void* data, int64_t count, int value) {
   clear(verdict_.get(), sizeof(Verdict));
   countChanged(data, count, value, &static_cast<Verdict*>(verdict_.get())->changed, stream_);
   return static_cast<int64_t>(fetch().changed);
+}
+
+int64_t Verifier::different(const void* a, const void* b, int64_t bytes, int64_t element) {
+  clear(verdict_.get(), sizeof(Verdict));
+  countDifferent(a, b, bytes, element, &static_cast<Verdict*>(verdict_.get())->changed, stream_);
+  return static_cast<int64_t>(fetch().changed);
+}
+
+uint64_t Verifier::hash(const void* data, int64_t bytes) {
+  clear(verdict_.get(), sizeof(Verdict));
+  scan(options_.in, data, bytes, &static_cast<Verdict*>(verdict_.get())->scanned, stream_);
+  return fetch().scanned.hash;
 }
 
 }  // namespace mk::perf

@@ -3,6 +3,7 @@ PROGRAM MPIRUN_SH."""
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -89,3 +90,34 @@ def caught(arguments, ranks=4):
     expect(records[-1]["record"] == "summary" and not records[-1]["passed"], "summary")
     expect(not records[-2]["passed"], "row")
     return records[-2]
+
+
+def need_gpus(wanted):
+    """Ends the test as skipped where there are fewer GPUs."""
+    try:
+        out = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
+    except FileNotFoundError:
+        out = ""
+    count = len(re.findall("^GPU", out, re.MULTILINE))
+    if count < wanted:
+        print(f"SKIP: {count} GPUs are here, {wanted} are needed")
+        sys.exit(77)
+
+
+def timed(ranks, rows, *arguments, nodes=1, modes=("eager",)):
+    """A run on so many GPUs that must pass; `rows`: its values of M."""
+    need_gpus(ranks)
+    world = ["--nodes", str(nodes)] if nodes > 1 else []
+    status, out, _, records = run(ranks, "--platform", "cuda", "--rounds", "2", *world, *arguments)
+    expect(status == 0, f"exit status {status}, not 0")
+    expect("PASSED" in out and "FAILED" not in out, "verdict of the footer")
+    header, body = records[0], records[1:-1]
+    expect(header["platform"] == "cuda" and header["nodes"] == nodes, "platform and nodes of the header")
+    expect(len({line["device"] for line in header["rankList"]}) == ranks, "one GPU per rank")
+    expect([(r["M"], r["timing"]["mode"]) for r in body] == [(m, mode) for m in rows for mode in modes], "rows")
+    for row in body:
+        expect(row["passed"] and row["checked"] and row["identical"] and row["wrong"] == 0, f"row {row['M']} passed")
+        expect(row["checkedRows"] == row["M"], f"row {row['M']}: all rows checked")
+        for name in ("fusedUs", "oursUs"):
+            expect(0 < row["timing"][name] < 1e6, f"row {row['M']}: {name} {row['timing'][name]}")
+        expect((row["netBytes"] > 0) == (nodes > 1), "bytes over the network")

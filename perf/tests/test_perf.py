@@ -4,11 +4,9 @@ meson test calls it once per case: test_perf.py PROGRAM MPIRUN_SH CASE.  The cas
 program spoils its own result before the check and must notice.
 """
 
-import re
-import subprocess
 import sys
 
-from runner import caught, expect, good, refused, run
+from runner import caught, expect, good, need_gpus, refused, timed
 
 
 def world_1x1():
@@ -66,7 +64,7 @@ def corrupt_zero():
 
 
 def usage():
-    refused("--suite and -G time GPUs", "--suite", "--platform", "cpu")
+    refused("--suite, --layers and -G time GPUs", "--suite", "--platform", "cpu")
     refused("-G 1 is legal", "-G", "2", "--beta", "1")
     refused("--K 12", "--K", "12")
     refused("-g 2", "-g", "2")
@@ -76,49 +74,23 @@ def usage():
     refused("nosuchnet", "--transport", "nosuchnet", "--nodes", "2", status=3)
 
 
-def gpus():
-    """Number of GPUs; ends the test as skipped where there are fewer than two."""
-    try:
-        out = subprocess.run(["nvidia-smi", "-L"], capture_output=True, text=True, check=False).stdout
-    except FileNotFoundError:
-        out = ""
-    count = len(re.findall("^GPU", out, re.MULTILINE))
-    if count < 2:
-        print(f"SKIP: {count} GPUs are here, two are needed")
-        sys.exit(77)
-
-
-def timed(rows, *arguments, nodes=1, modes=("eager",)):
-    """A run on two GPUs that must pass; `rows`: its values of M."""
-    gpus()
-    world = ["--nodes", str(nodes)] if nodes > 1 else []
-    status, out, _, records = run(2, "--platform", "cuda", "--rounds", "2", *world, *arguments)
-    expect(status == 0, f"exit status {status}, not 0")
-    expect("PASSED" in out and "FAILED" not in out, "verdict of the footer")
-    header, body = records[0], records[1:-1]
-    expect(header["platform"] == "cuda" and header["nodes"] == nodes, "platform and nodes of the header")
-    expect(len({line["device"] for line in header["rankList"]}) == 2, "one GPU per rank")
-    expect([(r["M"], r["timing"]["mode"]) for r in body] == [(m, mode) for m in rows for mode in modes], "rows")
-    for row in body:
-        expect(row["passed"] and row["checked"] and row["identical"] and row["wrong"] == 0, f"row {row['M']} passed")
-        expect(row["checkedRows"] == row["M"], f"row {row['M']}: all rows checked")
-        for name in ("fusedUs", "oursUs"):
-            expect(0 < row["timing"][name] < 1e6, f"row {row['M']}: {name} {row['timing'][name]}")
-        expect((row["netBytes"] > 0) == (nodes > 1), "bytes over the network")
+def gpu_1x1():
+    timed(1, [300], "-b", "300", "--N", "264", "--K", "264", "--trans-b", "-G", "4", modes=("eager", "graph"))
 
 
 def gpu_1x2():
-    timed([256, 512], "-b", "256", "-e", "512", "--N", "512", "--K", "512", "--trans-b", "-G", "4", modes=("eager", "graph"))
-    timed([1, 78], "-b", "1", "-e", "100", "-i", "77", "--N", "264", "--K", "264", "-d", "fp16", "--out", "fp32", "--bias",
-          "--window", "0")  # fmt: skip
+    timed(2, [256, 512], "-b", "256", "-e", "512", "--N", "512", "--K", "512", "--trans-b", "-G", "4",
+          modes=("eager", "graph"))  # fmt: skip
+    timed(2, [1, 78], "-b", "1", "-e", "100", "-i", "77", "--N", "264", "--K", "264", "-d", "fp16", "--out", "fp32",
+          "--bias", "--window", "0")  # fmt: skip
 
 
 def gpu_2x1():
-    timed([300], "-b", "300", "--N", "512", "--K", "512", "-G", "1", nodes=2, modes=("eager", "graph"))
+    timed(2, [300], "-b", "300", "--N", "512", "--K", "512", "-G", "1", nodes=2, modes=("eager", "graph"))
 
 
 def gpu_corrupt():
-    gpus()
+    need_gpus(2)
     for how in ("element", "rank", "zero", "guard"):
         caught(["--platform", "cuda", "--rounds", "1", "--baseline", "0", "--corrupt", how], ranks=2)
 

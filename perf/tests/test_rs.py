@@ -6,7 +6,7 @@ program spoils its own result before the check and must notice.
 
 import sys
 
-from runner import caught, expect, good, refused
+from runner import caught, expect, good, need_gpus, refused, timed
 
 
 def world_1x3():
@@ -48,9 +48,32 @@ def corrupt_bytes():
 def usage():
     refused("--exchange: not an option of this program", "--exchange", "swap")
     refused("--window: not an option of this program", "--window", "1")
+    refused("--suite, --layers and -G time GPUs", "--layers", "--platform", "cpu")
+    refused("one of them is legal", "--layers", "--suite")
     refused("no two ranks have the same rows", "--corrupt", "rank")
     refused("--K 12", "--K", "12")
     refused("16 bytes", "--N", "3", status=3)  # the library's own words
+
+
+def gpu_1x1():
+    timed(1, [300], "-b", "300", "--N", "264", "--K", "264", "--trans-b", "-G", "4", modes=("eager", "graph"))
+
+
+def gpu_1x2():
+    timed(2, [256, 512], "-b", "256", "-e", "512", "--N", "512", "--K", "512", "--trans-b", "-G", "4",
+          modes=("eager", "graph"))  # fmt: skip
+    timed(2, [1, 78], "-b", "1", "-e", "100", "-i", "77", "--N", "264", "--K", "264", "-d", "fp16", "--out", "fp32",
+          "--bias")  # fmt: skip
+
+
+def gpu_2x1():
+    timed(2, [300], "-b", "300", "--N", "512", "--K", "512", "-G", "1", nodes=2, modes=("eager", "graph"))
+
+
+def gpu_corrupt():
+    need_gpus(2)
+    for how in ("element", "zero", "guard"):
+        caught(["--platform", "cuda", "--rounds", "1", "--baseline", "0", "--corrupt", how], ranks=2)
 
 
 cases = {name.replace("_", "-"): function for name, function in list(globals().items()) if callable(function)}

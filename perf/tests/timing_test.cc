@@ -1,4 +1,4 @@
-// Figures of mk_gemm_ar_perf that need no GPU: from given times to rates, roofs and speed-ups, and their line of the table.
+// Figures of the tables on GPUs that need none: from given times to rates, roofs and speed-ups, and their line of the table.
 #include "common/timing.h"
 
 #include <cmath>
@@ -27,6 +27,7 @@ mk::perf::Timing square(double b, double part, int ranks) {
   t.mode = "eager";
   t.m = t.n = static_cast<int64_t>(b);
   t.k = static_cast<int64_t>(part) * ranks;
+  t.kOfRank = part;
   t.ranks = t.ranksPerNode = ranks;
   t.nvlinkBytes = mk::perf::nvlinkBytes(t.m, t.n, t.ranksPerNode, 2, 2);
   return t;
