@@ -22,11 +22,11 @@ class GatherRun final : public CpuRun {
   };
 
   void allocateBuffers() override;
-  void fill(int set, int64_t m, int64_t launch) override;
+  void fill(int number, int64_t m, int64_t launch) override;
   mkResult_t enqueue(int set, int64_t m) override;
   void choose(int64_t m, Row* row) override;
   Traffic traffic(const Row& row) const override { return allGatherGemmTraffic(options_, row, info_); }
-  void check(int set, int64_t m, bool last, Row* row) override;
+  void check(int number, int64_t m, bool last, Row* row) override;
   const char* call() const override { return "mkAllGatherGemm"; }
 
   mkAllGatherGemmArgs_t arguments(const Set& set, int64_t m) const;

@@ -22,14 +22,14 @@ class SumRun final : public CpuRun {
   };
 
   void allocateBuffers() override;
-  void fill(int set, int64_t m, int64_t launch) override;
+  void fill(int number, int64_t m, int64_t launch) override;
   mkResult_t enqueue(int set, int64_t m) override;
   void choose(int64_t m, Row* row) override;
   Traffic traffic(const Row& row) const override {
     return scatters() ? gemmReduceScatterTraffic(options_, row, info_)
                       : gemmAllReduceTraffic(options_, row, info_.nodes);
   }
-  void check(int set, int64_t m, bool last, Row* row) override;
+  void check(int number, int64_t m, bool last, Row* row) override;
   const char* call() const override { return scatters() ? "mkGemmReduceScatter" : "mkGemmAllReduce"; }
 
   bool scatters() const { return options_.operation == Operation::gemmReduceScatter; }
