@@ -15,9 +15,9 @@
 #include <cstring>
 #include <memory>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::efa {
+namespace mk::plugin::efa {
 namespace {
 
 constexpr HostAddress kMappedPrefix = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff, 0, 0, 0, 0};
@@ -200,4 +200,4 @@ UniqueFd acceptOne(int listener) {
   }
 }
 
-}  // namespace mk::efa
+}  // namespace mk::plugin::efa

@@ -3,42 +3,16 @@
 // Nothing here blocks.
 #pragma once
 
-#include <unistd.h>
-
 #include <array>
 #include <cstdint>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "common/unique_fd.h"
 #include "mkernel/transport.h"
 
-namespace mk::efa {
-
-class UniqueFd {
- public:
-  UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept {
-    if (this != &other) {
-      reset();
-      fd_ = std::exchange(other.fd_, -1);
-    }
-    return *this;
-  }
-  ~UniqueFd() { reset(); }
-
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  void reset() {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = -1;
-  }
-
- private:
-  int fd_ = -1;
-};
+namespace mk::plugin::efa {
 
 using Token = std::array<uint8_t, 16>;
 Token randomToken();
@@ -119,4 +93,4 @@ int connectState(int fd);
 // A connection that waits for the next caller, or an empty one.
 UniqueFd acceptOne(int listener);
 
-}  // namespace mk::efa
+}  // namespace mk::plugin::efa

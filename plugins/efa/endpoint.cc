@@ -8,9 +8,9 @@
 #include <cstring>
 #include <utility>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::efa {
+namespace mk::plugin::efa {
 namespace {
 
 using namespace std::chrono_literals;
@@ -185,7 +185,7 @@ void* Endpoint::registerMemory(const mkTransportMemory_t& memory, uint8_t* key) 
   std::memset(key, 0, MK_TRANSPORT_KEY_BYTES);
   std::memcpy(key, &made, sizeof(made));
   if (memory.kind == MK_MEMORY_KIND_CUDA)
-    MK_EFA_INFO("%llu bytes of GPU memory registered through %s", wide(memory.bytes), region->registration.means);
+    MK_PLUGIN_INFO("%llu bytes of GPU memory registered through %s", wide(memory.bytes), region->registration.means);
   sendAll(makeMessage(MessageType::registered, region->sequence));
   void* const handle = region.get();
   registrations_[handle] = std::move(region);
@@ -268,8 +268,8 @@ void Endpoint::leave() {
     while (!done()) {
       const auto now = Clock::now();
       if (now >= deadline) {
-        MK_EFA_WARN("closing an endpoint: %s within %lld ms", what,
-                    static_cast<long long>(provider_.settings().teardownMs));
+        MK_PLUGIN_WARN("closing an endpoint: %s within %lld ms", what,
+                       static_cast<long long>(provider_.settings().teardownMs));
         return;
       }
       if (!progress(now)) std::this_thread::sleep_for(50us);
@@ -302,4 +302,4 @@ Endpoint::~Endpoint() {
   padRegistration_ = {};
 }
 
-}  // namespace mk::efa
+}  // namespace mk::plugin::efa

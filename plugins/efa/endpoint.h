@@ -17,7 +17,7 @@
 #include "peers.h"
 #include "port.h"
 
-namespace mk::efa {
+namespace mk::plugin::efa {
 
 constexpr uint32_t kMaxBatch = 64;
 
@@ -131,4 +131,4 @@ class Endpoint {
   std::thread keeper_;
 };
 
-}  // namespace mk::efa
+}  // namespace mk::plugin::efa

@@ -6,9 +6,9 @@
 #include <cstdint>
 #include <cstring>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::efa {
+namespace mk::plugin::efa {
 namespace {
 
 // Closed at once: the process's own use keeps the driver loaded.
@@ -35,4 +35,4 @@ int cudaDeviceOf(const void* address) {
   return device;
 }
 
-}  // namespace mk::efa
+}  // namespace mk::plugin::efa

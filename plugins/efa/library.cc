@@ -7,9 +7,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::efa {
+namespace mk::plugin::efa {
 namespace {
 
 bool sameAction(const struct sigaction& a, const struct sigaction& b) {
@@ -68,4 +68,4 @@ uint32_t Library::requestedVersion() const {
   return std::min(version(), std::max<uint32_t>(headers, FI_VERSION(1, 18)));
 }
 
-}  // namespace mk::efa
+}  // namespace mk::plugin::efa

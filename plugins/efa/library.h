@@ -11,7 +11,7 @@
 #include <cstdint>
 #include <string>
 
-namespace mk::efa {
+namespace mk::plugin::efa {
 
 // Libraries that libfabric brings along (PSM, its shm provider) install handlers for SIGTERM, SIGSEGV and others, some of
 // which call exit().  Whatever handlers change during its life, this puts back.
@@ -79,4 +79,4 @@ inline constexpr int kOptEfaEmulatedWrite = -(0xefa << 16) + 2;  // since 1.18
 static_assert(kOptEfaEmulatedWrite == FI_OPT_EFA_EMULATED_WRITE);
 #endif
 
-}  // namespace mk::efa
+}  // namespace mk::plugin::efa

@@ -3,9 +3,9 @@
 
 #include <algorithm>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::efa {
+namespace mk::plugin::efa {
 
 std::string Peer::name() const { return format("peer %d (%s)", index, text(address.host[0]).c_str()); }
 
@@ -55,4 +55,4 @@ void Peer::readMessages() {
   }
 }
 
-}  // namespace mk::efa
+}  // namespace mk::plugin::efa

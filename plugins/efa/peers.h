@@ -14,7 +14,7 @@
 #include "control.h"
 #include "mkernel.h"
 
-namespace mk::efa {
+namespace mk::plugin::efa {
 
 using Clock = std::chrono::steady_clock;
 
@@ -71,4 +71,4 @@ struct Welcome {
 void rendezvous(int listener, const Address& own, int self, const Welcome& welcome, std::vector<Peer>& peers,
                 Clock::time_point deadline);
 
-}  // namespace mk::efa
+}  // namespace mk::plugin::efa

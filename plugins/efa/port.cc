@@ -5,10 +5,10 @@
 #include <array>
 #include <cstring>
 
-#include "failure.h"
+#include "common/failure.h"
 #include "gpu.h"
 
-namespace mk::efa {
+namespace mk::plugin::efa {
 namespace {
 
 constexpr size_t kQueueEntriesMost = 16384, kQueueEntriesLeast = 64;
@@ -54,8 +54,8 @@ Port::Port(const Provider& provider, const Device& device)
   if (provider_.library().atLeast(1, 18) &&
       fi_getopt(&endpoint_->fid, FI_OPT_ENDPOINT, kOptEfaEmulatedWrite, &emulated, &length) == 0)
     writes_ = emulated ? "emulated" : "native";
-  MK_EFA_INFO("device %s: completion queue of %zu entries, writes %s", device_.name.c_str(), queueEntries_,
-              *writes_ != '\0' ? writes_ : "native or emulated, libfabric does not say");
+  MK_PLUGIN_INFO("device %s: completion queue of %zu entries, writes %s", device_.name.c_str(), queueEntries_,
+                 *writes_ != '\0' ? writes_ : "native or emulated, libfabric does not say");
 }
 
 // The deepest that the device takes, since arrivals that find it full are lost, and all others with them.
@@ -115,7 +115,7 @@ Registration Port::registerMemory(const mkTransportMemory_t& memory) {
   }
   try {
     Registration made = registerAs(memory, false);
-    MK_EFA_INFO("memory of a GPU registered through its driver, not as a DMA-BUF: %s", why.c_str());
+    MK_PLUGIN_INFO("memory of a GPU registered through its driver, not as a DMA-BUF: %s", why.c_str());
     return made;
   } catch (const Failure& failure) {
     if (failure.code() == mkErrorInvalidArgument) throw;
@@ -229,4 +229,4 @@ void Port::readError(std::vector<Completion>& completions) {
                                 entry->prov_errno, provider != nullptr ? provider : "no words")});
 }
 
-}  // namespace mk::efa
+}  // namespace mk::plugin::efa

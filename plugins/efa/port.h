@@ -15,7 +15,7 @@
 #include "mkernel/transport.h"
 #include "provider.h"
 
-namespace mk::efa {
+namespace mk::plugin::efa {
 
 struct CloseFid {
   template <typename T>
@@ -96,4 +96,4 @@ class Port {
   uint64_t nextKey_ = 0;
 };
 
-}  // namespace mk::efa
+}  // namespace mk::plugin::efa

@@ -4,10 +4,10 @@
 #include <algorithm>
 #include <cstring>
 
-#include "failure.h"
+#include "common/failure.h"
 #include "gpu.h"
 
-namespace mk::efa {
+namespace mk::plugin::efa {
 namespace {
 
 constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // of one write
@@ -54,7 +54,7 @@ Provider::Provider(Settings settings)
   for (const Device& device : devices_) maxBytes_ = std::min<uint64_t>(maxBytes_, device.info->ep_attr->max_msg_size);
   const fi_info& first = *devices_.front().info;
   const uint32_t version = library_.version();
-  MK_EFA_INFO(
+  MK_PLUGIN_INFO(
       "provider %s (fabric %s) of libfabric %u.%u, built with %u.%u: %zu device(s), the first is %s; writes up to %llu "
       "bytes; the sender is told by %s; registration mode %#x; GPU memory %s",
       settings_.provider.c_str(), first.fabric_attr->name, FI_MAJOR(version), FI_MINOR(version), FI_MAJOR_VERSION,
@@ -130,4 +130,4 @@ std::string Provider::whyNone() const {
          "data with each write, or 4 and the sender's address (FI_SOURCE)";
 }
 
-}  // namespace mk::efa
+}  // namespace mk::plugin::efa

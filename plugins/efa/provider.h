@@ -9,7 +9,7 @@
 #include "library.h"
 #include "settings.h"
 
-namespace mk::efa {
+namespace mk::plugin::efa {
 
 using Info = std::shared_ptr<fi_info>;
 
@@ -46,4 +46,4 @@ class Provider {
   bool senderInData_ = false, gpuMemory_ = false;
 };
 
-}  // namespace mk::efa
+}  // namespace mk::plugin::efa

@@ -9,10 +9,10 @@
 #include <list>
 #include <utility>
 
-#include "failure.h"
+#include "common/failure.h"
 #include "peers.h"
 
-namespace mk::efa {
+namespace mk::plugin::efa {
 namespace {
 
 using namespace std::chrono_literals;
@@ -125,7 +125,7 @@ class Rendezvous {
   void acceptAll() {
     while (UniqueFd fd = acceptOne(listener_)) {
       if (strangers_.size() >= kStrangersMax + peers_.size()) {
-        MK_EFA_WARN("dropped a connection that has not introduced itself: too many");
+        MK_PLUGIN_WARN("dropped a connection that has not introduced itself: too many");
         strangers_.pop_front();
       }
       strangers_.push_back({Connection(std::move(fd)), Clock::now() + kHelloTime});
@@ -143,7 +143,7 @@ class Rendezvous {
       const std::string refusal = received == Connection::Received::message ? admit(*stranger, hello)
                                   : received == Connection::Received::ended ? "left without hello"
                                                                             : "sent no hello";
-      if (!refusal.empty()) MK_EFA_WARN("dropped a connection: %s", refusal.c_str());
+      if (!refusal.empty()) MK_PLUGIN_WARN("dropped a connection: %s", refusal.c_str());
       stranger = strangers_.erase(stranger);
     }
   }
@@ -190,4 +190,4 @@ void rendezvous(int listener, const Address& own, int self, const Welcome& welco
   Rendezvous(listener, own, self, welcome, peers).run(deadline);
 }
 
-}  // namespace mk::efa
+}  // namespace mk::plugin::efa

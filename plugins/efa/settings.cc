@@ -3,33 +3,9 @@
 
 #include <sys/auxv.h>
 
-#include <cerrno>
-#include <cstdlib>
+#include "common/params.h"
 
-#include "failure.h"
-
-namespace mk::efa {
-namespace {
-
-// "" and what the host does not know: the default.
-std::string readText(const mkTransportHost_t& host, const char* name, const std::string& value) {
-  const char* text = host.param != nullptr ? host.param(name) : nullptr;
-  return text == nullptr || *text == '\0' ? value : text;
-}
-
-int64_t readInteger(const mkTransportHost_t& host, const char* name, int64_t least, int64_t most, int64_t value) {
-  const std::string text = readText(host, name, "");
-  if (text.empty()) return value;
-  char* end = nullptr;
-  errno = 0;
-  const long long read = std::strtoll(text.c_str(), &end, 10);
-  if (*end != '\0' || errno != 0 || read < least || read > most)
-    fail(mkErrorInvalidArgument, "%s=%s: must be an integer from %lld to %lld", name, text.c_str(),
-         static_cast<long long>(least), static_cast<long long>(most));
-  return read;
-}
-
-}  // namespace
+namespace mk::plugin::efa {
 
 Settings readSettings(const mkTransportHost_t& host) {
   Settings settings;
@@ -47,4 +23,4 @@ Settings readSettings(const mkTransportHost_t& host) {
   return settings;
 }
 
-}  // namespace mk::efa
+}  // namespace mk::plugin::efa

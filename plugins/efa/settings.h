@@ -7,7 +7,7 @@
 
 #include "mkernel/transport.h"
 
-namespace mk::efa {
+namespace mk::plugin::efa {
 
 struct Settings {
   std::string provider = "efa";
@@ -21,4 +21,4 @@ struct Settings {
 // legal.
 Settings readSettings(const mkTransportHost_t& host);
 
-}  // namespace mk::efa
+}  // namespace mk::plugin::efa

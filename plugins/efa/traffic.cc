@@ -3,10 +3,10 @@
 #include <cstring>
 #include <utility>
 
+#include "common/failure.h"
 #include "endpoint.h"
-#include "failure.h"
 
-namespace mk::efa {
+namespace mk::plugin::efa {
 namespace {
 
 using namespace std::chrono_literals;
@@ -168,7 +168,7 @@ void Endpoint::breakPeer(Peer& peer, mkResult_t status, const std::string& reaso
     peer.brokenReason = reason;
     peer.abandonAt = Clock::now() + kAbandonAfter;
     events_.push_back({MK_EVENT_ERROR, peer.index, status, 0, 0});
-    MK_EFA_WARN("writes to peer %d fail from now on: %s", peer.index, reason.c_str());
+    MK_PLUGIN_WARN("writes to peer %d fail from now on: %s", peer.index, reason.c_str());
   }
   failWaiting(peer);
 }
@@ -178,7 +178,7 @@ void Endpoint::failDevice(const std::string& reason) {
   dead_ = true;
   deadReason_ = reason;
   events_.push_back({MK_EVENT_ERROR, -1, mkErrorTransport, 0, 0});
-  MK_EFA_WARN("the device has failed: %s", reason.c_str());
+  MK_PLUGIN_WARN("the device has failed: %s", reason.c_str());
   for (Peer& peer : peers_) {
     if (peer.self) continue;
     peer.broken = true;
@@ -321,4 +321,4 @@ int Endpoint::poll(mkTransportEvent_t* events, int capacity) {
   return count;
 }
 
-}  // namespace mk::efa
+}  // namespace mk::plugin::efa

@@ -8,9 +8,9 @@
 #include <cerrno>
 #include <cstring>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::ibgda {
+namespace mk::plugin::ibgda {
 namespace {
 
 constexpr uint32_t kInlineBytes = 8;            // a flag
@@ -274,4 +274,4 @@ mkQueueDescriptor_t Connection::handOut() {
   return d;
 }
 
-}  // namespace mk::ibgda
+}  // namespace mk::plugin::ibgda

@@ -9,7 +9,7 @@
 #include "device.h"
 #include "mkernel/queue.h"
 
-namespace mk::ibgda {
+namespace mk::plugin::ibgda {
 
 constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // of one write: what every such card takes
 constexpr uint32_t kEntriesPerWrite = 2;           // payload and flag
@@ -77,4 +77,4 @@ class Connection {
   std::string reason_;
 };
 
-}  // namespace mk::ibgda
+}  // namespace mk::plugin::ibgda

@@ -8,33 +8,11 @@
 #include <cerrno>
 #include <cstring>
 
-#include "failure.h"
+#include "common/failure.h"
+#include "common/hca_filter.h"
 
-namespace mk::ibgda {
+namespace mk::plugin::ibgda {
 namespace {
-
-// MKERNEL_IB_HCA, as NCCL has it: a comma list of NAME or NAME:PORT, prefixes, or with = in front whole names; ^ excludes.
-bool selected(const std::string& list, const std::string& device, uint8_t port) {
-  size_t begin = 0;
-  const bool exclude = begin < list.size() && list[begin] == '^';
-  begin += exclude;
-  const bool exact = begin < list.size() && list[begin] == '=';
-  begin += exact;
-  bool any = false, found = false;
-  while (begin < list.size()) {
-    const size_t end = std::min(list.find(',', begin), list.size());
-    std::string name = list.substr(begin, end - begin);
-    begin = end + 1;
-    if (name.empty()) continue;
-    any = true;
-    const size_t colon = name.find(':');
-    const std::string number = colon == std::string::npos ? "" : name.substr(colon + 1);
-    name.resize(std::min(colon, name.size()));
-    const bool here = number.empty() || number == std::to_string(port);
-    found = found || (here && (exact ? device == name : device.compare(0, name.size(), name) == 0));
-  }
-  return !any || found != exclude;
-}
 
 uint64_t bandwidth(const ibv_port_attr& port) {
   static constexpr struct {
@@ -111,6 +89,7 @@ struct DeviceList {
 }  // namespace
 
 std::vector<Device> findDevices(const Settings& settings, std::string* refused) {
+  const HcaFilter filter(settings.hca);
   const DeviceList list;
   std::vector<Device> found;
   const auto refuse = [&](const std::string& name, const char* why) {
@@ -135,7 +114,7 @@ std::vector<Device> findDevices(const Settings& settings, std::string* refused) 
     for (uint8_t port = 1; port <= attributes.phys_port_cnt; ++port) {
       Device device{name, port, pciOf(name.c_str()), 0};
       ibv_port_attr state = {};
-      if (!selected(settings.hca, name, port)) {
+      if (!filter.selects(name, port)) {
         refuse(device.name(), "is not selected by MKERNEL_IB_HCA");
       } else if (ibv_query_port(context.get(), port, &state) != 0 || state.state != IBV_PORT_ACTIVE) {
         refuse(device.name(), "is not up");
@@ -174,4 +153,4 @@ OpenDevice::OpenDevice(const Device& device, const Settings& settings) : info(de
     failErrno(errno, device.name() + ": its events cannot be read without blocking");
 }
 
-}  // namespace mk::ibgda
+}  // namespace mk::plugin::ibgda

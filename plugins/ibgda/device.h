@@ -9,7 +9,7 @@
 #include "settings.h"
 #include "verbs.h"
 
-namespace mk::ibgda {
+namespace mk::plugin::ibgda {
 
 struct Device {
   std::string device;  // as verbs calls it
@@ -42,4 +42,4 @@ struct OpenDevice {
   int gidIndex = 0;
 };
 
-}  // namespace mk::ibgda
+}  // namespace mk::plugin::ibgda

@@ -7,9 +7,10 @@
 #include <cerrno>
 #include <cstring>
 
-#include "failure.h"
+#include "common/dma_buf.h"
+#include "common/failure.h"
 
-namespace mk::ibgda {
+namespace mk::plugin::ibgda {
 namespace {
 
 constexpr uint32_t kMagic = 0x6d6b4744;  // "mkGD"
@@ -39,7 +40,7 @@ Endpoint::Endpoint(const Device& device, const Settings& settings) : device_(dev
   }
 }
 
-void Endpoint::connect(int count, int self, const uint8_t* addresses) {
+void Endpoint::connect(int count, int self, const uint8_t* addresses, int) {
   if (connected_) fail(mkErrorInvalidUsage, "connect: this endpoint is connected already");
   if (count < 1 || self < 0 || self >= count)
     fail(mkErrorInvalidArgument, "self %d of count %d: must be from 0 to count - 1", self, count);
@@ -94,27 +95,40 @@ void* Endpoint::registerMemory(const mkTransportMemory_t& memory, uint8_t* key) 
   made->address = static_cast<char*>(memory.address);
   made->bytes = memory.bytes;
   const bool ofGpu = memory.kind == MK_MEMORY_KIND_CUDA;
-  std::string tried = "there is no descriptor";
-  // Of a GPU: by DMA-BUF, else by its address, which a peer-memory module of the kernel may know.
-  if (ofGpu && memory.fd >= 0) {
-    made->region.reset(ibv_reg_dmabuf_mr(device_.domain.get(), memory.fdOffset, memory.bytes,
-                                         reinterpret_cast<uint64_t>(memory.address), memory.fd, kAccess));
-    if (made->region == nullptr) tried = std::strerror(errno);
+  // Of a GPU: by its descriptor, if that is a DMA-BUF, else by one that the driver gives, else by its address, which a
+  // peer-memory module of the kernel may know.
+  const char* way = "DMA-BUF";
+  std::string tried;
+  const auto byDmaBuf = [&](int fd, uint64_t offset) {
+    made->region.reset(ibv_reg_dmabuf_mr(device_.domain.get(), offset, memory.bytes,
+                                         reinterpret_cast<uint64_t>(memory.address), fd, kAccess));
+    if (made->region == nullptr) tried += format("%s: %s; ", way, std::strerror(errno));
+  };
+  DmaBuf exported;  // the card keeps the memory without it
+  if (ofGpu && memory.fd >= 0) byDmaBuf(memory.fd, memory.fdOffset);
+  if (ofGpu && made->region == nullptr) {
+    way = "DMA-BUF of the driver";
+    exported = exportDmaBuf(memory.address, memory.bytes);
+    if (exported.fd)
+      byDmaBuf(exported.fd.get(), exported.offset);
+    else
+      tried += format("%s: %s; ", way, exported.why);
   }
-  const bool byDmaBuf = made->region != nullptr;
-  if (!byDmaBuf) made->region.reset(ibv_reg_mr(device_.domain.get(), memory.address, memory.bytes, kAccess));
+  if (made->region == nullptr) {
+    way = "peer memory";
+    made->region.reset(ibv_reg_mr(device_.domain.get(), memory.address, memory.bytes, kAccess));
+  }
   const int error = errno;
   const std::string name = device_.info.name();
   if (made->region == nullptr && ofGpu)
-    fail(mkErrorNotSupported,
-         "%s reaches no GPU memory at %p (DMA-BUF: %s; peer memory: %s): it has to go through pinned host memory",
-         name.c_str(), memory.address, tried.c_str(), std::strerror(error));
+    fail(mkErrorNotSupported, "%s reaches no GPU memory at %p (%s%s: %s): it has to go through pinned host memory",
+         name.c_str(), memory.address, tried.c_str(), way, std::strerror(error));
   if (made->region == nullptr)
     failErrno(error, format("%s cannot register %llu bytes at %p", name.c_str(),
                             static_cast<unsigned long long>(memory.bytes), memory.address));
   if (ofGpu)
-    MK_IBGDA_INFO("%llu bytes of GPU memory at %p: reached by %s", static_cast<unsigned long long>(memory.bytes),
-                  memory.address, byDmaBuf ? "DMA-BUF" : ("peer memory; DMA-BUF: " + tried).c_str());
+    MK_PLUGIN_INFO("%llu bytes of GPU memory at %p: reached by %s; tried before: %s",
+                   static_cast<unsigned long long>(memory.bytes), memory.address, way, tried.c_str());
   const Key bytes{kMagic, made->region->rkey, address_.id, reinterpret_cast<uint64_t>(made->address), made->bytes};
   std::memset(key, 0, MK_TRANSPORT_KEY_BYTES);
   std::memcpy(key, &bytes, sizeof(bytes));
@@ -128,7 +142,7 @@ void Endpoint::deregisterMemory(void* handle) {
     fail(mkErrorInvalidArgument, "handle %p is not a registration of this endpoint", handle);
 }
 
-void* Endpoint::importMemory(int peer, const uint8_t* keyBytes) {
+void* Endpoint::importMemory(int peer, const uint8_t* keyBytes, int) {
   connectionTo(peer);
   Key key = {};
   std::memcpy(&key, keyBytes, sizeof(key));
@@ -214,7 +228,7 @@ void Endpoint::hearDevice() {
         events_.push_back({MK_EVENT_ERROR, -1, mkErrorTransport, 0, 0});
         break;
       default:
-        MK_IBGDA_INFO("%s", text.c_str());
+        MK_PLUGIN_INFO("%s", text.c_str());
     }
     ibv_ack_async_event(&event);
   }
@@ -261,4 +275,4 @@ mkQueueMemory_t Endpoint::describe(void* local, void* remote) const {
   return m;
 }
 
-}  // namespace mk::ibgda
+}  // namespace mk::plugin::ibgda

@@ -9,7 +9,7 @@
 #include "connection.h"
 #include "device.h"
 
-namespace mk::ibgda {
+namespace mk::plugin::ibgda {
 
 constexpr uint32_t kMaxBatch = 64;
 
@@ -33,10 +33,11 @@ class Endpoint {
 
   const Address& address() const { return address_; }
 
-  void connect(int count, int self, const uint8_t* addresses);
+  // Nobody has to be waited for: the timeouts are for other transports.
+  void connect(int count, int self, const uint8_t* addresses, int timeoutMs);
   void* registerMemory(const mkTransportMemory_t& memory, uint8_t* key);
   void deregisterMemory(void* handle);
-  void* importMemory(int peer, const uint8_t* key);
+  void* importMemory(int peer, const uint8_t* key, int timeoutMs);
   void releaseMemory(void* remote);
   int post(int peer, const mkTransportWrite_t* writes, int count);
   // Returns how many events were filled in; the last error event's reason becomes the text of lastError.
@@ -63,4 +64,4 @@ class Endpoint {
   uint32_t polls_ = 0;
 };
 
-}  // namespace mk::ibgda
+}  // namespace mk::plugin::ibgda

@@ -6,7 +6,7 @@
 
 #include "mkernel/transport.h"
 
-namespace mk::ibgda {
+namespace mk::plugin::ibgda {
 
 constexpr uint32_t kMostPeers = 48;  // as many queue pair numbers as an address has room for
 
@@ -21,4 +21,4 @@ struct Settings {
 // legal.
 Settings readSettings(const mkTransportHost_t& host);
 
-}  // namespace mk::ibgda
+}  // namespace mk::plugin::ibgda

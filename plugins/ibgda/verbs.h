@@ -6,7 +6,7 @@
 
 #include <memory>
 
-namespace mk::ibgda {
+namespace mk::plugin::ibgda {
 
 template <auto Destroy>
 struct Destroyer {
@@ -22,4 +22,4 @@ using QueuePtr = std::unique_ptr<ibv_cq, Destroyer<ibv_destroy_cq>>;
 using PairPtr = std::unique_ptr<ibv_qp, Destroyer<ibv_destroy_qp>>;
 using MemoryPtr = std::unique_ptr<ibv_mr, Destroyer<ibv_dereg_mr>>;
 
-}  // namespace mk::ibgda
+}  // namespace mk::plugin::ibgda

@@ -4,9 +4,9 @@
 #include <cerrno>
 #include <cstring>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 
 Connection::Connection(const OpenDevice& device, ibv_cq* queue, uint32_t requests) : ledger(requests) {
   ibv_qp_init_attr init = {};
@@ -65,4 +65,4 @@ int Connection::post(ibv_send_wr* requests) {
   return ibv_post_send(pair_.get(), requests, &bad);
 }
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

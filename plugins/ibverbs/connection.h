@@ -7,7 +7,7 @@
 #include "requests.h"
 #include "wireup.h"
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 
 class Connection {
  public:
@@ -33,4 +33,4 @@ class Connection {
   uint32_t sequence_ = 0;
 };
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

@@ -9,10 +9,10 @@
 #include <filesystem>
 #include <system_error>
 
-#include "failure.h"
-#include "hca_filter.h"
+#include "common/failure.h"
+#include "common/hca_filter.h"
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 namespace {
 
 struct ListDeleter {
@@ -161,4 +161,4 @@ ibv_ah_attr routeTo(const OpenDevice& device, const PortAddress& peer, bool glob
   return route;
 }
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

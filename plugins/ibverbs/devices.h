@@ -9,7 +9,7 @@
 #include "settings.h"
 #include "verbs.h"
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 
 // A usable port of a device.
 struct Device {
@@ -42,4 +42,4 @@ struct OpenDevice {
 // Fills in everything but GRH and LID questions that depend on who is talked to.
 ibv_ah_attr routeTo(const OpenDevice& device, const PortAddress& peer, bool global, const Settings& settings);
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

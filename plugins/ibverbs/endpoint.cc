@@ -8,9 +8,9 @@
 #include <cstring>
 #include <utility>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 namespace {
 
 unsigned long long wide(uint64_t value) { return value; }
@@ -41,8 +41,8 @@ Endpoint::Endpoint(const Device& device, const Settings& settings, uint32_t outs
   address_.pid = getpid();
   gethostname(address_.host, sizeof(address_.host) - 1);
   std::snprintf(address_.device, sizeof(address_.device), "%s", device.name().c_str());
-  MK_IBVERBS_INFO("%s: %s, MTU %d, GID index %d", address_.device, describe(address_.port).c_str(),
-                  mtuBytes(address_.port.mtu), device_.gidIndex);
+  MK_PLUGIN_INFO("%s: %s, MTU %d, GID index %d", address_.device, describe(address_.port).c_str(),
+                 mtuBytes(address_.port.mtu), device_.gidIndex);
 }
 
 void Endpoint::readAddresses(int count, int self, const uint8_t* addresses) {
@@ -136,8 +136,8 @@ void Endpoint::connect(int count, int self, const uint8_t* addresses, int timeou
     for (size_t c = 0; c < peer.connections.size(); ++c)
       peer.connections[c].connect(device_, peer.address.port, peer.path, hello.connection[c], settings_);
     wireup_->markReady(index);
-    MK_IBVERBS_INFO("%s: %u connections, MTU %d%s", nameOf(peer).c_str(), peer.path.connections,
-                    mtuBytes(static_cast<uint8_t>(peer.path.mtu)), peer.path.global ? ", global" : "");
+    MK_PLUGIN_INFO("%s: %u connections, MTU %d%s", nameOf(peer).c_str(), peer.path.connections,
+                   mtuBytes(static_cast<uint8_t>(peer.path.mtu)), peer.path.global ? ", global" : "");
   }
   if (!wireup_->waitAll(deadline))
     fail(mkErrorTimeout, "not connected within %d ms: %s", timeoutMs, wireup_->missing().c_str());
@@ -355,4 +355,4 @@ bool Endpoint::postWord(Peer& peer, Posted::Kind kind, uint64_t offset, uint64_t
   return postOwn(peer, kind, request);
 }
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

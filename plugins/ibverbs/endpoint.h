@@ -14,7 +14,7 @@
 #include "mkernel.h"
 #include "ud_port.h"
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 
 constexpr uint32_t kMaxBatch = 64;
 // Places in a send queue: two for each write, and some for the endpoint's own small ones.
@@ -128,4 +128,4 @@ class Endpoint {
   uint64_t completions_ = 0;  // seen so far
 };
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

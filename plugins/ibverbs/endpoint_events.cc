@@ -7,10 +7,10 @@
 #include <ctime>
 #include <utility>
 
+#include "common/failure.h"
 #include "endpoint.h"
-#include "failure.h"
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 namespace {
 
 using namespace std::chrono_literals;
@@ -151,7 +151,7 @@ void Endpoint::hearDevice() {
           if (connection.is(pair) && peer.connected())
             failed(peer, mkErrorTransport, format("%s: %s", nameOf(peer).c_str(), ibv_event_type_str(type)));
     } else {
-      MK_IBVERBS_INFO("%s", text.c_str());
+      MK_PLUGIN_INFO("%s", text.c_str());
     }
   }
 }
@@ -168,7 +168,7 @@ void Endpoint::raiseError(Peer& peer, mkResult_t status) {
   if (std::exchange(peer.errorRaised, true)) return;
   const int index = static_cast<int>(indexOf(peer));
   events_.push_back({MK_EVENT_ERROR, index, status, 0, 0});
-  MK_IBVERBS_WARN("writes to peer %d fail from now on: %s", index, peer.reason.c_str());
+  MK_PLUGIN_WARN("writes to peer %d fail from now on: %s", index, peer.reason.c_str());
 }
 
 void Endpoint::endOf(Peer& peer, mkResult_t status, const std::string& reason, bool quiet) {
@@ -197,7 +197,7 @@ void Endpoint::deviceFailed(const std::string& reason) {
   if (!deviceReason_.empty()) return;
   deviceReason_ = reason;
   events_.push_back({MK_EVENT_ERROR, -1, mkErrorTransport, 0, 0});
-  MK_IBVERBS_WARN("all writes fail from now on: %s", reason.c_str());
+  MK_PLUGIN_WARN("all writes fail from now on: %s", reason.c_str());
   for (Peer& peer : peers_) {
     peer.errorRaised = true;  // that of the device counts
     endOf(peer, mkErrorTransport, reason, true);
@@ -239,8 +239,8 @@ Endpoint::~Endpoint() {
   try {
     if (connected_) sayFarewell();
   } catch (const std::exception& failure) {
-    MK_IBVERBS_WARN("%s: closing: %s", address_.device, failure.what());
+    MK_PLUGIN_WARN("%s: closing: %s", address_.device, failure.what());
   }
 }
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

@@ -7,9 +7,9 @@
 #include <functional>
 #include <string>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 namespace {
 
 constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
@@ -79,13 +79,13 @@ std::unique_ptr<LocalMemory> registerWith(Registrar& registrar, const mkTranspor
     if (const ibv_mr* second = made->relaxed.get(); second != nullptr)
       payload = second;
     else
-      MK_IBVERBS_INFO("no registration with relaxed ordering: %s; payload goes without", std::strerror(error));
+      MK_PLUGIN_INFO("no registration with relaxed ordering: %s; payload goes without", std::strerror(error));
   }
   made->readKey = payload->lkey;
   made->payloadKey = payload->rkey;
   if (cuda)
-    MK_IBVERBS_INFO("%llu bytes of GPU memory at %p: reached by %s%s%s", static_cast<unsigned long long>(memory.bytes),
-                    memory.address, made->way, tried.empty() ? "" : "; tried before: ", tried.c_str());
+    MK_PLUGIN_INFO("%llu bytes of GPU memory at %p: reached by %s%s%s", static_cast<unsigned long long>(memory.bytes),
+                   memory.address, made->way, tried.empty() ? "" : "; tried before: ", tried.c_str());
   return made;
 }
 
@@ -112,4 +112,4 @@ void Board::withdraw(const LocalMemory& memory) {
   freeSlots_.push_back(memory.slot);
 }
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

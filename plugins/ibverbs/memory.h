@@ -7,12 +7,12 @@
 #include <memory>
 #include <vector>
 
-#include "dma_buf.h"
+#include "common/dma_buf.h"
 #include "mkernel/transport.h"
 #include "verbs.h"
 #include "wireup.h"
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 
 // The verbs that register, so that tests can refuse or count.
 class Registrar {
@@ -22,7 +22,7 @@ class Registrar {
   virtual ibv_mr* ofAddress(void* address, uint64_t bytes, int access) = 0;
   virtual ibv_mr* ofDmaBuf(int fd, uint64_t offset, uint64_t bytes, uint64_t address, int access) = 0;
   virtual void release(ibv_mr* registration) = 0;
-  virtual DmaBuf exportDmaBuf(void* address, uint64_t bytes) { return ibverbs::exportDmaBuf(address, bytes); }
+  virtual DmaBuf exportDmaBuf(void* address, uint64_t bytes) { return plugin::exportDmaBuf(address, bytes); }
 };
 
 class VerbsRegistrar final : public Registrar {
@@ -117,4 +117,4 @@ class Board {
   uint64_t sequence_ = 0;
 };
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

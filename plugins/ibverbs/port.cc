@@ -5,9 +5,9 @@
 
 #include <algorithm>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 namespace {
 
 bool isZero(const Gid& gid) {
@@ -135,4 +135,4 @@ uint64_t bytesPerSecond(uint8_t width, uint8_t speed) {
 
 int mtuBytes(uint8_t code) { return 128 << code; }
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

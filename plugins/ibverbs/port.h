@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 
 using Gid = std::array<uint8_t, 16>;
 
@@ -56,4 +56,4 @@ Path agree(const PortAddress& own, const PortAddress& peer);
 uint64_t bytesPerSecond(uint8_t width, uint8_t speed);
 int mtuBytes(uint8_t code);
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

@@ -1,7 +1,7 @@
 // See requests.h.
 #include "requests.h"
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 
 Chain::Chain(uint32_t writes) : requests_(2 * size_t{writes}), places_(2 * size_t{writes}), flags_(writes) {}
 
@@ -41,4 +41,4 @@ ibv_send_wr* Chain::finish() {
   return requests_.data();
 }
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

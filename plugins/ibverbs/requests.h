@@ -12,7 +12,7 @@
 #include <deque>
 #include <vector>
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 
 struct LocalMemory;
 
@@ -95,4 +95,4 @@ class Chain {
 
 constexpr uint64_t kNumberMask = (uint64_t{1} << 40) - 1;
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

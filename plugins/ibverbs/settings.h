@@ -6,7 +6,7 @@
 
 #include "mkernel/transport.h"
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 
 constexpr uint32_t kMaxConnections = 8;  // to one peer
 
@@ -28,4 +28,4 @@ Settings readSettings(const mkTransportHost_t& host);
 // How long a connection goes on without an acknowledgement, at least, in milliseconds.
 uint64_t patienceMs(const Settings& settings);
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

@@ -9,9 +9,9 @@
 #include <cerrno>
 #include <cstring>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 namespace {
 
 constexpr uint32_t kReceives = 256, kSends = 32;
@@ -123,8 +123,8 @@ void UdPort::collect() {
       const auto slot = static_cast<uint32_t>(done[i].wr_id);
       if (done[i].status != IBV_WC_SUCCESS && !broken_) {
         broken_ = true;
-        MK_IBVERBS_WARN("%s: the datagram queue pair has failed: %s", device_.info.name().c_str(),
-                        ibv_wc_status_str(done[i].status));
+        MK_PLUGIN_WARN("%s: the datagram queue pair has failed: %s", device_.info.name().c_str(),
+                       ibv_wc_status_str(done[i].status));
       }
       if ((done[i].wr_id & kSendMark) != 0) {
         freeSends_.push_back(slot);
@@ -171,4 +171,4 @@ void UdPort::wake() {
   if (::write(wake_.get(), &one, sizeof(one)) < 0) return;  // full: it is awake anyway
 }
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

@@ -6,11 +6,11 @@
 #include <deque>
 #include <vector>
 
+#include "common/unique_fd.h"
 #include "devices.h"
-#include "unique_fd.h"
 #include "wireup.h"
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 
 struct UdAddress {
   uint32_t number, key;  // of the queue pair
@@ -57,4 +57,4 @@ class UdPort final : public Datagrams {
   bool broken_ = false;
 };
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

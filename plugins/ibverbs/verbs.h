@@ -5,7 +5,7 @@
 
 #include <memory>
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 
 template <auto Destroy>
 struct Destroyer {
@@ -23,4 +23,4 @@ using PairPtr = std::unique_ptr<ibv_qp, Destroyer<ibv_destroy_qp>>;
 using MemoryPtr = std::unique_ptr<ibv_mr, Destroyer<ibv_dereg_mr>>;
 using RoutePtr = std::unique_ptr<ibv_ah, Destroyer<ibv_destroy_ah>>;
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

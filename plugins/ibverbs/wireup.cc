@@ -10,9 +10,9 @@
 #include <system_error>
 #include <utility>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 namespace {
 
 using namespace std::chrono_literals;
@@ -173,4 +173,4 @@ void Wireup::loop() {
   }
 }
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

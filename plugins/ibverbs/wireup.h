@@ -15,7 +15,7 @@
 
 #include "settings.h"
 
-namespace mk::ibverbs {
+namespace mk::plugin::ibverbs {
 
 using Clock = std::chrono::steady_clock;
 using Token = std::array<uint8_t, 16>;
@@ -103,4 +103,4 @@ class Wireup {
   std::thread thread_;
 };
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin::ibverbs

@@ -8,7 +8,7 @@
 struct CUctx_st;
 struct CUstream_st;
 
-namespace mk::loopback::cuda {
+namespace mk::plugin::loopback::cuda {
 
 using Result = int;
 constexpr Result kSuccess = 0, kNotReady = 600;
@@ -72,4 +72,4 @@ struct Calls {
 #undef MK_LOOPBACK_CUDA_MEMBER
 };
 
-}  // namespace mk::loopback::cuda
+}  // namespace mk::plugin::loopback::cuda

@@ -4,9 +4,9 @@
 #include <algorithm>
 #include <thread>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::loopback::cuda {
+namespace mk::plugin::loopback::cuda {
 namespace {
 
 using namespace std::chrono_literals;
@@ -36,8 +36,8 @@ Lanes::~Lanes() {
     mappings_.clear();
     return;
   }
-  MK_LOOPBACK_WARN("copies to CUDA memory are under way still %lld s after close: what they use is kept",
-                   static_cast<long long>(kDrainTime.count()));
+  MK_PLUGIN_WARN("copies to CUDA memory are under way still %lld s after close: what they use is kept",
+                 static_cast<long long>(kDrainTime.count()));
   for (const std::unique_ptr<Lane>& lane : lanes_)
     if (lane != nullptr) lane->abandon();
   for (const std::shared_ptr<Mapping>& mapping : mappings_) mapping->abandon();
@@ -100,4 +100,4 @@ bool Lanes::drain() {
   return true;
 }
 
-}  // namespace mk::loopback::cuda
+}  // namespace mk::plugin::loopback::cuda

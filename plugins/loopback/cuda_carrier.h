@@ -10,7 +10,7 @@
 #include "cuda_lane.h"
 #include "cuda_memory.h"
 
-namespace mk::loopback::cuda {
+namespace mk::plugin::loopback::cuda {
 
 class Lanes {
  public:
@@ -45,4 +45,4 @@ class Lanes {
   std::vector<std::shared_ptr<Mapping>> mappings_;
 };
 
-}  // namespace mk::loopback::cuda
+}  // namespace mk::plugin::loopback::cuda

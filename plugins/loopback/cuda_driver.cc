@@ -5,9 +5,9 @@
 
 #include <mutex>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::loopback::cuda {
+namespace mk::plugin::loopback::cuda {
 namespace {
 
 constexpr const char* kLibrary = "libcuda.so.1";
@@ -67,4 +67,4 @@ UseContext::~UseContext() {
   if (pushed_) driver_.ctxPopCurrent(&popped);
 }
 
-}  // namespace mk::loopback::cuda
+}  // namespace mk::plugin::loopback::cuda

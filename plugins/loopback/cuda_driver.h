@@ -6,7 +6,7 @@
 
 #include "cuda_abi.h"
 
-namespace mk::loopback::cuda {
+namespace mk::plugin::loopback::cuda {
 
 struct Driver : Calls {
   // "call: CUDA_ERROR_..."
@@ -31,4 +31,4 @@ class UseContext {
   bool pushed_ = false;
 };
 
-}  // namespace mk::loopback::cuda
+}  // namespace mk::plugin::loopback::cuda

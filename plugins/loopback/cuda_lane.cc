@@ -6,9 +6,9 @@
 #include <chrono>
 #include <thread>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::loopback::cuda {
+namespace mk::plugin::loopback::cuda {
 namespace {
 
 using namespace std::chrono_literals;
@@ -209,4 +209,4 @@ void Lane::giveUp(Sink& sink) {
   }
 }
 
-}  // namespace mk::loopback::cuda
+}  // namespace mk::plugin::loopback::cuda

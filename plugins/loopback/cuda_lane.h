@@ -17,7 +17,7 @@
 #include "cuda_driver.h"
 #include "nic.h"
 
-namespace mk::loopback::cuda {
+namespace mk::plugin::loopback::cuda {
 
 // What has become of writes, for the endpoint.
 class Sink {
@@ -106,4 +106,4 @@ class Lane {
   bool told_ = false;
 };
 
-}  // namespace mk::loopback::cuda
+}  // namespace mk::plugin::loopback::cuda

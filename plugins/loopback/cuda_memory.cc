@@ -1,9 +1,9 @@
 // See cuda_memory.h.
 #include "cuda_memory.h"
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::loopback::cuda {
+namespace mk::plugin::loopback::cuda {
 namespace {
 
 unsigned long long wide(uint64_t value) { return value; }
@@ -62,4 +62,4 @@ void Mapping::undo() {
   if (imported_) driver_.memRelease(allocation_);
 }
 
-}  // namespace mk::loopback::cuda
+}  // namespace mk::plugin::loopback::cuda

@@ -7,7 +7,7 @@
 #include "cuda_driver.h"
 #include "mkernel/transport.h"
 
-namespace mk::loopback::cuda {
+namespace mk::plugin::loopback::cuda {
 
 // Throws Failure, naming the argument, unless this is device memory with the descriptor of its own allocation.
 void checkMemory(const Driver& driver, const mkTransportMemory_t& memory);
@@ -34,4 +34,4 @@ class Mapping {
   bool imported_ = false, mapped_ = false, abandoned_ = false;
 };
 
-}  // namespace mk::loopback::cuda
+}  // namespace mk::plugin::loopback::cuda

@@ -10,9 +10,9 @@
 #include <list>
 #include <utility>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::loopback {
+namespace mk::plugin::loopback {
 namespace {
 
 using namespace std::chrono_literals;
@@ -386,7 +386,7 @@ void Endpoint::raiseError(int peer, mkResult_t status, const std::string& reason
   state.errorRaised = true;
   state.errorReason = reason;
   events_.push_back({MK_EVENT_ERROR, peer, status, 0, 0});
-  MK_LOOPBACK_WARN("writes to peer %d fail from now on: %s", peer, reason.c_str());
+  MK_PLUGIN_WARN("writes to peer %d fail from now on: %s", peer, reason.c_str());
 }
 
 void Endpoint::hearPeers() {
@@ -462,4 +462,4 @@ int Endpoint::poll(mkTransportEvent_t* events, int capacity) {
   return count;
 }
 
-}  // namespace mk::loopback
+}  // namespace mk::plugin::loopback

@@ -12,7 +12,7 @@
 #include "peers.h"
 #include "settings.h"
 
-namespace mk::loopback {
+namespace mk::plugin::loopback {
 
 constexpr uint32_t kMaxBatch = 64;
 constexpr uint64_t kMaxBytes = uint64_t{1} << 30;  // of one write
@@ -87,4 +87,4 @@ class Endpoint final : private Carrier, private cuda::Sink {
   bool arrivalsFirst_ = false;
 };
 
-}  // namespace mk::loopback
+}  // namespace mk::plugin::loopback

@@ -9,9 +9,9 @@
 #include <cerrno>
 #include <utility>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::loopback {
+namespace mk::plugin::loopback {
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,
               "atomics shared between processes must not hide a lock");
@@ -72,4 +72,4 @@ Mailbox::Popped Mailbox::pop(uint32_t* immediate) {
   return Popped::one;
 }
 
-}  // namespace mk::loopback
+}  // namespace mk::plugin::loopback

@@ -9,7 +9,7 @@
 
 #include "socket.h"
 
-namespace mk::loopback {
+namespace mk::plugin::loopback {
 
 class Mailbox {
  public:
@@ -51,4 +51,4 @@ class Mailbox {
   std::atomic<uint32_t>* ring_ = nullptr;
 };
 
-}  // namespace mk::loopback
+}  // namespace mk::plugin::loopback

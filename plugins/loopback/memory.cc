@@ -10,9 +10,9 @@
 #include <cstring>
 #include <utility>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::loopback {
+namespace mk::plugin::loopback {
 
 void checkFile(int fd, uint64_t offset, uint64_t bytes) {
   struct stat status = {};
@@ -74,4 +74,4 @@ bool RemoteRegion::storeFlag(uint64_t offset, uint64_t value) {
   });
 }
 
-}  // namespace mk::loopback
+}  // namespace mk::plugin::loopback

@@ -11,7 +11,7 @@
 #include "cuda_memory.h"
 #include "socket.h"
 
-namespace mk::loopback {
+namespace mk::plugin::loopback {
 
 // Memory registered by an endpoint of this process.  Writers of the same process hold it while they copy, so that it can be
 // unmapped as soon as its deregistration has returned.  Writers exclude only that, never each other.
@@ -111,4 +111,4 @@ class RemoteRegion {
   uint64_t bytes_;
 };
 
-}  // namespace mk::loopback
+}  // namespace mk::plugin::loopback

@@ -5,7 +5,7 @@
 #include <iterator>
 #include <limits>
 
-namespace mk::loopback {
+namespace mk::plugin::loopback {
 namespace {
 
 constexpr double kNsPerUs = 1000;
@@ -182,4 +182,4 @@ std::list<Flight> Nic::takeFrom(const LocalRegion* source) {
   return taken;
 }
 
-}  // namespace mk::loopback
+}  // namespace mk::plugin::loopback

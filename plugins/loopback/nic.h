@@ -16,7 +16,7 @@
 #include "mkernel/transport.h"
 #include "settings.h"
 
-namespace mk::loopback {
+namespace mk::plugin::loopback {
 
 // A write under way.
 struct Flight {
@@ -98,4 +98,4 @@ class Nic {
   std::vector<bool> busyPeers_;
 };
 
-}  // namespace mk::loopback
+}  // namespace mk::plugin::loopback

@@ -3,9 +3,9 @@
 
 #include <utility>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::loopback {
+namespace mk::plugin::loopback {
 
 std::string Peer::name() const { return format("peer %d (process %lld)", index, static_cast<long long>(address.pid)); }
 
@@ -52,4 +52,4 @@ void Peer::readMessages() {
   }
 }
 
-}  // namespace mk::loopback
+}  // namespace mk::plugin::loopback

@@ -14,7 +14,7 @@
 #include "presence.h"
 #include "socket.h"
 
-namespace mk::loopback {
+namespace mk::plugin::loopback {
 
 using Clock = std::chrono::steady_clock;
 
@@ -48,4 +48,4 @@ struct Peer {
 // `peers` has addresses, and rings to read.
 void rendezvous(int listener, const Address& own, int self, std::vector<Peer>& peers, Clock::time_point deadline);
 
-}  // namespace mk::loopback
+}  // namespace mk::plugin::loopback

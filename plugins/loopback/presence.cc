@@ -5,7 +5,7 @@
 
 #include <utility>
 
-namespace mk::loopback {
+namespace mk::plugin::loopback {
 namespace {
 
 std::mutex tableMutex;
@@ -63,4 +63,4 @@ std::shared_ptr<Presence> findPresence(const Token& id, int64_t pid) {
   return found != table->end() ? found->second : nullptr;
 }
 
-}  // namespace mk::loopback
+}  // namespace mk::plugin::loopback

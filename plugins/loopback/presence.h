@@ -12,7 +12,7 @@
 #include "mailbox.h"
 #include "memory.h"
 
-namespace mk::loopback {
+namespace mk::plugin::loopback {
 
 // What an endpoint shows to the others of its process.  Any thread.
 class Presence {
@@ -36,4 +36,4 @@ void withdrawPresence(const Token& id);
 // Null: not an endpoint of this process.  The child of a fork has its parent's table, but is another process.
 std::shared_ptr<Presence> findPresence(const Token& id, int64_t pid);
 
-}  // namespace mk::loopback
+}  // namespace mk::plugin::loopback

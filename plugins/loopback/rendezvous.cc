@@ -9,10 +9,10 @@
 #include <list>
 #include <utility>
 
-#include "failure.h"
+#include "common/failure.h"
 #include "peers.h"
 
-namespace mk::loopback {
+namespace mk::plugin::loopback {
 namespace {
 
 using namespace std::chrono_literals;
@@ -101,7 +101,7 @@ class Rendezvous {
       }
       Stranger stranger;
       if (!sameUser(fd.get(), &stranger.pid)) {
-        MK_LOOPBACK_WARN("dropped a connection from process %d of another user", stranger.pid);
+        MK_PLUGIN_WARN("dropped a connection from process %d of another user", stranger.pid);
         continue;
       }
       stranger.connection = Connection(std::move(fd));
@@ -115,7 +115,7 @@ class Rendezvous {
   }
 
   static void drop(const Stranger& stranger, const std::string& why) {
-    MK_LOOPBACK_WARN("dropped a connection from process %d: %s", stranger.pid, why.c_str());
+    MK_PLUGIN_WARN("dropped a connection from process %d: %s", stranger.pid, why.c_str());
   }
 
   void hearStrangers() {
@@ -178,4 +178,4 @@ void rendezvous(int listener, const Address& own, int self, std::vector<Peer>& p
   Rendezvous(listener, own, self, peers).run(deadline);
 }
 
-}  // namespace mk::loopback
+}  // namespace mk::plugin::loopback

@@ -1,59 +1,26 @@
 // See settings.h.
 #include "settings.h"
 
-#include <cerrno>
-#include <cstdlib>
-#include <cstring>
+#include <string_view>
 
-#include "failure.h"
+#include "common/failure.h"
+#include "common/params.h"
 
-namespace mk::loopback {
-namespace {
-
-const char* valueOf(const mkTransportHost_t& host, const char* name) {
-  return host.param != nullptr ? host.param(name) : nullptr;
-}
-
-void readDouble(const mkTransportHost_t& host, const char* name, double most, double& value) {
-  const char* text = valueOf(host, name);
-  if (text == nullptr) return;
-  char* end = nullptr;
-  const double read = std::strtod(text, &end);
-  // The negation also refuses a NaN.
-  if (end == text || *end != '\0' || !(read >= 0 && read <= most))
-    fail(mkErrorInvalidArgument, "%s=%s: must be a number from 0 to %g", name, text, most);
-  value = read;
-}
-
-int64_t readInteger(const mkTransportHost_t& host, const char* name, int64_t least, int64_t most, int64_t value) {
-  const char* text = valueOf(host, name);
-  if (text == nullptr) return value;
-  char* end = nullptr;
-  errno = 0;
-  const long long read = std::strtoll(text, &end, 10);
-  if (end == text || *end != '\0' || errno != 0 || read < least || read > most)
-    fail(mkErrorInvalidArgument, "%s=%s: must be an integer from %lld to %lld", name, text,
-         static_cast<long long>(least), static_cast<long long>(most));
-  return read;
-}
-
-}  // namespace
+namespace mk::plugin::loopback {
 
 Settings readSettings(const mkTransportHost_t& host) {
   Settings settings;
-  if (const char* contract = valueOf(host, "MKERNEL_LOOPBACK_CONTRACT")) {
-    if (std::strcmp(contract, "ordered") == 0)
-      settings.contract = MK_CONTRACT_ORDERED;
-    else if (std::strcmp(contract, "completion") == 0)
-      settings.contract = MK_CONTRACT_COMPLETION;
-    else
+  if (const char* const contract = valueOf(host, "MKERNEL_LOOPBACK_CONTRACT")) {
+    const std::string_view name = contract;
+    if (name != "ordered" && name != "completion")
       fail(mkErrorInvalidArgument, "MKERNEL_LOOPBACK_CONTRACT=%s: must be ordered or completion", contract);
+    settings.contract = name == "ordered" ? MK_CONTRACT_ORDERED : MK_CONTRACT_COMPLETION;
   }
-  readDouble(host, "MKERNEL_LOOPBACK_GBPS", 1e6, settings.gigabytesPerSecond);
-  readDouble(host, "MKERNEL_LOOPBACK_LATENCY_US", 1e9, settings.latencyUs);
-  readDouble(host, "MKERNEL_LOOPBACK_JITTER_US", 1e9, settings.jitterUs);
-  readDouble(host, "MKERNEL_LOOPBACK_REORDER", 1, settings.reorder);
-  readDouble(host, "MKERNEL_LOOPBACK_REPEAT", 1, settings.repeat);
+  settings.gigabytesPerSecond = readNumber(host, "MKERNEL_LOOPBACK_GBPS", 1e6, settings.gigabytesPerSecond);
+  settings.latencyUs = readNumber(host, "MKERNEL_LOOPBACK_LATENCY_US", 1e9, settings.latencyUs);
+  settings.jitterUs = readNumber(host, "MKERNEL_LOOPBACK_JITTER_US", 1e9, settings.jitterUs);
+  settings.reorder = readNumber(host, "MKERNEL_LOOPBACK_REORDER", 1, settings.reorder);
+  settings.repeat = readNumber(host, "MKERNEL_LOOPBACK_REPEAT", 1, settings.repeat);
   settings.failAfter = readInteger(host, "MKERNEL_LOOPBACK_FAIL_AFTER", 0, INT64_MAX, settings.failAfter);
   settings.dropAfter = readInteger(host, "MKERNEL_LOOPBACK_DROP_AFTER", 0, INT64_MAX, settings.dropAfter);
   settings.outstanding =
@@ -63,4 +30,4 @@ Settings readSettings(const mkTransportHost_t& host) {
   return settings;
 }
 
-}  // namespace mk::loopback
+}  // namespace mk::plugin::loopback

@@ -5,7 +5,7 @@
 
 #include "mkernel/transport.h"
 
-namespace mk::loopback {
+namespace mk::plugin::loopback {
 
 struct Settings {
   uint32_t contract = MK_CONTRACT_ORDERED;
@@ -21,4 +21,4 @@ struct Settings {
 // legal.
 Settings readSettings(const mkTransportHost_t& host);
 
-}  // namespace mk::loopback
+}  // namespace mk::plugin::loopback

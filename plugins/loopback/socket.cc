@@ -10,9 +10,9 @@
 #include <cstddef>
 #include <cstring>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::loopback {
+namespace mk::plugin::loopback {
 namespace {
 
 // Abstract names begin with a zero byte and are not terminated.
@@ -161,4 +161,4 @@ bool sameUser(int fd, pid_t* pid) {
   return credentials.uid == geteuid();
 }
 
-}  // namespace mk::loopback
+}  // namespace mk::plugin::loopback

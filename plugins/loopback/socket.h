@@ -3,7 +3,6 @@
 #pragma once
 
 #include <sys/types.h>
-#include <unistd.h>
 
 #include <array>
 #include <cstdint>
@@ -11,34 +10,10 @@
 #include <string>
 #include <utility>
 
+#include "common/unique_fd.h"
 #include "mkernel/transport.h"
 
-namespace mk::loopback {
-
-class UniqueFd {
- public:
-  UniqueFd() = default;
-  explicit UniqueFd(int fd) : fd_(fd) {}
-  UniqueFd(UniqueFd&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-  UniqueFd& operator=(UniqueFd&& other) noexcept {
-    if (this != &other) {
-      reset();
-      fd_ = std::exchange(other.fd_, -1);
-    }
-    return *this;
-  }
-  ~UniqueFd() { reset(); }
-
-  int get() const { return fd_; }
-  explicit operator bool() const { return fd_ >= 0; }
-  void reset() {
-    if (fd_ >= 0) ::close(fd_);
-    fd_ = -1;
-  }
-
- private:
-  int fd_ = -1;
-};
+namespace mk::plugin::loopback {
 
 using Token = std::array<uint8_t, 16>;
 Token randomToken();
@@ -118,4 +93,4 @@ int connectTo(const std::string& name, UniqueFd* fd);
 // Whether the other end of a connection runs as the same user; its process id for messages.
 bool sameUser(int fd, pid_t* pid);
 
-}  // namespace mk::loopback
+}  // namespace mk::plugin::loopback

@@ -33,8 +33,9 @@ TEST_CASE("ibgda: GPU memory is tried by DMA-BUF, then by address; the library h
       const int result = link.table().registerMemory(link.endpoint(), &piece, &handle, key.data());
       expect(result == mkErrorNotSupported, "result %d", result);
       const std::string why =
-          missing(link.table().lastError(), {described ? "DMA-BUF: Operation not supported" : "there is no descriptor",
-                                             "peer memory: Bad address", "pinned host memory"});
+          missing(link.table().lastError(),
+                  {described ? "DMA-BUF: Operation not supported; " : "(DMA-BUF of the driver",
+                   "the driver: no CUDA driver is loaded; peer memory: Bad address", "pinned host memory"});
       expect(why.empty(), "%s", why.c_str());
     }
     // Host memory that is not there is no case for that.

@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
-"""The layer rule, read from the #include lines: sched <- protocol <- {kernels, emu} <- host <- api; plugins and perf see
-include/ alone.  `layers.py ROOT` checks a tree; `layers.py --control` proves that each kind of breach is caught.
+"""The layer rule, read from the #include lines: sched <- protocol <- {kernels, emu} <- host <- api; perf sees
+include/ alone, plugins plugins/common too.  `layers.py ROOT` checks a tree; `layers.py --control` proves that each kind of
+breach is caught.
 """
 
 import pathlib
@@ -23,7 +24,9 @@ RULES = {
     "src/api": ({"src/sched", "src/protocol", "src/kernels", "src/emu", "src/host", PUBLIC}, None),
     "include": (set(), None),
     "perf": ({PUBLIC}, None),
-}  # and plugins/NAME, each a layer of its own: {PUBLIC}
+    "plugins/common": ({PUBLIC}, None),
+}
+PLUGIN = ({PUBLIC, "plugins/common"}, None)  # of plugins/NAME, each a layer of its own
 GENERATED = {"src/api": {"revision.h"}}
 SUFFIXES = {".h", ".hpp", ".cuh", ".c", ".cc", ".cpp", ".cu", ".def", ".in"}
 INCLUDE = re.compile(r'^[ \t]*#[ \t]*include(?:_next)?[ \t]*(.*?)[ \t]*(?://.*|/\*.*)?$', re.MULTILINE)
@@ -42,7 +45,7 @@ def layer_of(path):
 
 
 def rule_of(layer):
-    return RULES.get(layer, ({PUBLIC}, None)) if layer.startswith("plugins/") else RULES.get(layer)
+    return RULES.get(layer, PLUGIN if layer.startswith("plugins/") else None)
 
 
 def resolve(root, includer, name):
@@ -50,6 +53,8 @@ def resolve(root, includer, name):
     bases = [(root / includer).parent, root / "src", root / "include"]
     if includer.startswith("perf/"):
         bases.append(root / "perf")
+    if includer.startswith("plugins/"):
+        bases.append(root / "plugins")
     for base in bases:
         candidate = (base / name).resolve()
         if candidate.is_file() and candidate.is_relative_to(root):
@@ -114,7 +119,8 @@ GOOD_TREE = {
     "src/kernels/ring.cuh": '#include <cuda.h>\n#include "protocol/ring.h"\n',
     "src/host/comm.h": '#include "emu/platform.h"\n#include "host/comm.h"\n',
     "src/api/comm.cc": '#include "host/comm.h"\n#include "revision.h"\n',
-    "plugins/loopback/a.cc": '#include "b.h"\n#include "mkernel/transport.h"\n#include <vector>\n',
+    "plugins/common/z.h": '#include "mkernel/transport.h"\n',
+    "plugins/loopback/a.cc": '#include "b.h"\n#include "common/z.h"\n#include "mkernel/transport.h"\n#include <vector>\n',
     "plugins/loopback/b.h": "",
     "plugins/efa/c.h": "",
     "perf/x.cc": '#include <mpi.h>\n#include "common/y.h"\n#include "mkernel.h"\n',
@@ -139,6 +145,8 @@ BREACHES = [
     ("src/host/comm.h", "#include COMM_HEADER"),
     ("plugins/loopback/a.cc", '#include "host/comm.h"'),
     ("plugins/loopback/a.cc", '#include "../efa/c.h"'),
+    ("plugins/loopback/a.cc", '#include "efa/c.h"'),
+    ("plugins/common/z.h", '#include "efa/c.h"'),
     ("include/mkernel.h", '#include "sched/tiles.h"'),
     ("perf/x.cc", '#include "sched/tiles.h"'),
     ("src/new/x.h", "#include <cstdint>"),

@@ -444,17 +444,17 @@ TEST_CASE("efa: who connects without the secret is dropped, and holds nobody up"
     Bytes all;
     for (const Bytes& one : given) all.insert(all.end(), one.begin(), one.end());
     // The listener is rank 1's: one that says nothing, one that says nonsense, one with a wrong secret, one that leaves.
-    std::vector<mk::efa::UniqueFd> strangers;
+    std::vector<mk::plugin::UniqueFd> strangers;
     if (rank.index == 0) {
-      mk::efa::Address there = {};
+      mk::plugin::efa::Address there = {};
       std::memcpy(&there, given[1].data(), sizeof(there));
       sockaddr_in target = {};
       target.sin_family = AF_INET;
       target.sin_port = htons(static_cast<uint16_t>(there.port));
       target.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-      mk::efa::Message hello = {};
-      hello.magic = mk::efa::kMagic;
-      hello.type = mk::efa::MessageType::hello;
+      mk::plugin::efa::Message hello = {};
+      hello.magic = mk::plugin::efa::kMagic;
+      hello.type = mk::plugin::efa::MessageType::hello;
       hello.b = 2;
       for (int i = 0; i < 4; ++i) {
         const int fd = strangers.emplace_back(socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)).get();

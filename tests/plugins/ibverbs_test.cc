@@ -11,8 +11,8 @@
 #include <string>
 #include <vector>
 
-#include "failure.h"
-#include "hca_filter.h"
+#include "common/failure.h"
+#include "common/hca_filter.h"
 #include "memory.h"
 #include "plugin.h"
 #include "port.h"
@@ -21,7 +21,8 @@
 #include "support/catch_compat.h"
 #include "words.h"
 
-using namespace mk::ibverbs;
+using namespace mk::plugin;
+using namespace mk::plugin::ibverbs;
 using test::missing;
 
 namespace {

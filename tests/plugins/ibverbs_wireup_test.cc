@@ -15,7 +15,7 @@
 #include "wireup.h"
 #include "words.h"
 
-using namespace mk::ibverbs;
+using namespace mk::plugin::ibverbs;
 using namespace std::chrono_literals;
 
 namespace {

@@ -9,7 +9,7 @@
 
 namespace {
 
-using namespace mk::loopback::cuda;
+using namespace mk::plugin::loopback::cuda;
 
 static_assert(kSuccess == CUDA_SUCCESS && kNotReady == CUDA_ERROR_NOT_READY && sizeof(Result) == sizeof(CUresult));
 static_assert(std::is_same_v<Device, CUdevice> && std::is_same_v<DevicePtr, CUdeviceptr> &&

@@ -10,7 +10,7 @@
 
 namespace test {
 
-namespace cuda = mk::loopback::cuda;
+namespace cuda = mk::plugin::loopback::cuda;
 
 class CudaDevice {
  public:

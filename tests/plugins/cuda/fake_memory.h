@@ -11,7 +11,7 @@
 
 namespace fake {
 
-using namespace mk::loopback::cuda;
+using namespace mk::plugin::loopback::cuda;
 
 constexpr int kDevices = 2;
 constexpr size_t kGranularity = 4096;

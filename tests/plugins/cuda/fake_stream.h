@@ -23,9 +23,9 @@ struct CUstream_st {
   CUstream_st(const CUstream_st&) = delete;
   CUstream_st& operator=(const CUstream_st&) = delete;
 
-  mk::loopback::cuda::Result copy(mk::loopback::cuda::DevicePtr to, mk::loopback::cuda::DevicePtr from, size_t bytes);
-  mk::loopback::cuda::Result store(mk::loopback::cuda::DevicePtr to, uint64_t value);
-  mk::loopback::cuda::Result query();
+  mk::plugin::loopback::cuda::Result copy(mk::plugin::loopback::cuda::DevicePtr to, mk::plugin::loopback::cuda::DevicePtr from, size_t bytes);
+  mk::plugin::loopback::cuda::Result store(mk::plugin::loopback::cuda::DevicePtr to, uint64_t value);
+  mk::plugin::loopback::cuda::Result query();
 
  private:
   void push(std::function<void()> step);
@@ -45,6 +45,6 @@ namespace fake {
 
 // A fault of the GPU: from the copy after this many on nothing is copied, and every question is answered with an error.
 void failAfter(int64_t copies);
-mk::loopback::cuda::Result fault();
+mk::plugin::loopback::cuda::Result fault();
 
 }  // namespace fake

@@ -1,16 +1,17 @@
 // See failure.h.
-#include "failure.h"
+#include "common/failure.h"
 
 #include <atomic>
 #include <cstdarg>
 #include <cstdio>
 #include <cstring>
 
-namespace mk::ibverbs {
+namespace mk::plugin {
 namespace {
 
 std::string formatList(const char* fmt, va_list list) {
   va_list again;
+  // NOLINTNEXTLINE(clang-analyzer-valist.Uninitialized): the callers have started it
   va_copy(again, list);
   const int length = std::vsnprintf(nullptr, 0, fmt, list);
   std::string text(length > 0 ? static_cast<size_t>(length) : 0, '\0');
@@ -55,4 +56,4 @@ void logLine(int level, const char* file, int line, const std::string& text) {
   if (log != nullptr) log(level, file, line, text.c_str());
 }
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin

@@ -3,9 +3,9 @@
 
 #include <cstdint>
 
-#include "unique_fd.h"
+#include "common/unique_fd.h"
 
-namespace mk::ibverbs {
+namespace mk::plugin {
 
 struct DmaBuf {
   UniqueFd fd;          // empty: there is none
@@ -15,4 +15,4 @@ struct DmaBuf {
 
 DmaBuf exportDmaBuf(void* address, uint64_t bytes);
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace mk::ibverbs {
+namespace mk::plugin {
 
 class HcaFilter {
  public:
@@ -22,4 +22,4 @@ class HcaFilter {
   std::vector<Entry> entries_;
 };
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin

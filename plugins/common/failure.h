@@ -1,5 +1,5 @@
-// How calls of the plugin fail: an exception with a result code and a text, caught in plugin.cc, which turns it into a
-// return value and the text of lastError.  Used everywhere in this folder.
+// How calls of a plugin fail: an exception with a result code and a text, caught in table.h, which turns it into a
+// return value and the text of lastError.  Each plugin has a copy of its own.
 #pragma once
 
 #include <stdexcept>
@@ -8,7 +8,7 @@
 #include "mkernel.h"
 #include "mkernel/transport.h"
 
-namespace mk::loopback {
+namespace mk::plugin {
 
 // printf into a string.
 [[gnu::format(printf, 1, 2)]] std::string format(const char* fmt, ...);
@@ -35,7 +35,7 @@ const char* lastError();
 void setHost(const mkTransportHost_t* host);
 void logLine(int level, const char* file, int line, const std::string& text);
 
-}  // namespace mk::loopback
+}  // namespace mk::plugin
 
-#define MK_LOOPBACK_WARN(...) ::mk::loopback::logLine(1, __FILE__, __LINE__, ::mk::loopback::format(__VA_ARGS__))
-#define MK_LOOPBACK_INFO(...) ::mk::loopback::logLine(2, __FILE__, __LINE__, ::mk::loopback::format(__VA_ARGS__))
+#define MK_PLUGIN_WARN(...) ::mk::plugin::logLine(1, __FILE__, __LINE__, ::mk::plugin::format(__VA_ARGS__))
+#define MK_PLUGIN_INFO(...) ::mk::plugin::logLine(2, __FILE__, __LINE__, ::mk::plugin::format(__VA_ARGS__))

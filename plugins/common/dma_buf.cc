@@ -1,12 +1,12 @@
 // See dma_buf.h.
-#include "dma_buf.h"
+#include "common/dma_buf.h"
 
 #include <dlfcn.h>
 #include <unistd.h>
 
 #include <cstring>
 
-namespace mk::ibverbs {
+namespace mk::plugin {
 namespace {
 
 // Closed at once: the process's own use keeps the driver loaded.
@@ -44,4 +44,4 @@ DmaBuf exportDmaBuf(void* address, uint64_t bytes) {
   return made;
 }
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin

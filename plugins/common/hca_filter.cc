@@ -1,13 +1,13 @@
 // See hca_filter.h.
-#include "hca_filter.h"
+#include "common/hca_filter.h"
 
 #include <algorithm>
 #include <cctype>
 #include <cstdlib>
 
-#include "failure.h"
+#include "common/failure.h"
 
-namespace mk::ibverbs {
+namespace mk::plugin {
 
 HcaFilter::HcaFilter(const std::string& text) {
   size_t at = 0;
@@ -50,4 +50,4 @@ bool HcaFilter::selects(const std::string& device, int port) const {
   return listed != exclude_;
 }
 
-}  // namespace mk::ibverbs
+}  // namespace mk::plugin
