@@ -1,5 +1,6 @@
 // What the CPU platform's process tests show, on GPUs: death in mid-kernel, a stalled rank, a late one, arguments that differ, an
-// abort in flight.  Afterwards the device is usable, with a new communicator.
+// abort in flight.  Afterwards the device is usable, with a new communicator.  Where ranks are to be threads, these are processes all
+// the same: to free what has failed waits for all kernels of a process.
 #include <csignal>
 #include <map>
 #include <thread>
@@ -266,7 +267,7 @@ TEST_CASE("arguments that differ on a known shape are shown on every rank", "[fa
   MK_NEED_GPUS(2);
   const World world = GENERATE(World{1, 2}, World{2, 1});
   const std::string op = GENERATE("reduce", "scatter", "gather");
-  Crew crew("differ", world, {{"op", op}}, {"MKERNEL_HEAP_BYTES=67108864"});
+  Crew crew("differ", world, {{"op", op}}, {"MKERNEL_HEAP_BYTES=67108864"}, Crew::Ranks::processes);
   const bool finished = crew.finish(40);
   INFO(op << ", " << world.nodes << " nodes x " << world.locals << "\n" << crew.story());
   REQUIRE(finished);
@@ -306,7 +307,7 @@ TEST_CASE("two ranks that call different operations get an error that names both
       {"reduce", "mkGemmAllReduce"}, {"scatter", "mkGemmReduceScatter"}, {"gather", "mkAllGatherGemm"}};
   const std::string op = GENERATE("reduce", "scatter", "gather");
   const std::string other = op == "reduce" ? "scatter" : op == "scatter" ? "gather" : "reduce";
-  Crew crew("others", world, {{"op", op}, {"other", other}}, {"MKERNEL_HEAP_BYTES=67108864"});
+  Crew crew("others", world, {{"op", op}, {"other", other}}, {"MKERNEL_HEAP_BYTES=67108864"}, Crew::Ranks::processes);
   const bool finished = crew.finish(40);
   INFO(op << ", " << other << ", " << world.nodes << " nodes x " << world.locals << "\n" << crew.story());
   REQUIRE(finished);
@@ -338,7 +339,7 @@ MK_ROLE(refuse) {
 
 TEST_CASE("arguments refused on one rank are an error on all", "[failures]") {
   MK_NEED_GPUS(2);
-  Crew crew("refuse", {1, 2});
+  Crew crew("refuse", {1, 2}, {}, {}, Crew::Ranks::processes);
   const bool finished = crew.finish(40);
   INFO(crew.story());
   REQUIRE(finished);
@@ -380,7 +381,7 @@ TEST_CASE("an abort with launches in flight", "[failures]") {
   const World world = GENERATE(World{1, 2}, World{2, 1});
   const std::string op = GENERATE("reduce", "scatter", "gather");
   const std::string how = GENERATE("both", "one");
-  Crew crew("abort", world, {{"how", how}, {"op", op}});
+  Crew crew("abort", world, {{"how", how}, {"op", op}}, {}, Crew::Ranks::processes);
   const bool finished = crew.finish(40);
   INFO(op << ", " << world.nodes << " nodes x " << world.locals << ", " << how << "\n" << crew.story());
   REQUIRE(finished);
