@@ -17,6 +17,7 @@
 #include <set>
 #include <vector>
 
+#include "ibgda/gpu_memory.h"
 #include "ibgda/soft_nic.h"
 
 #include <infiniband/mlx5dv.h>
@@ -218,9 +219,11 @@ int ibv_dealloc_pd(ibv_pd* pd) {
 }
 
 ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, size_t bytes, int access) {
+  test::SoftNic::FarMemory* const far = test::gpuMemoryAt(address);
   // Memory that this process does not have, as that of a GPU without a peer-memory module.
   const uintptr_t page = reinterpret_cast<uintptr_t>(address) / 4096 * 4096;
-  if (msync(reinterpret_cast<void*>(page), reinterpret_cast<uintptr_t>(address) + bytes - page, MS_ASYNC) != 0) {
+  if (far == nullptr &&
+      msync(reinterpret_cast<void*>(page), reinterpret_cast<uintptr_t>(address) + bytes - page, MS_ASYNC) != 0) {
     errno = EFAULT;
     return nullptr;
   }
@@ -229,8 +232,8 @@ ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, size_t bytes, int access) {
   mr->pd = pd;
   mr->addr = address;
   mr->length = bytes;
-  mr->lkey = mr->rkey =
-      nic().addMemory(address, bytes, (access & IBV_ACCESS_REMOTE_WRITE) != 0, reinterpret_cast<Domain*>(pd)->number);
+  mr->lkey = mr->rkey = nic().addMemory(address, bytes, (access & IBV_ACCESS_REMOTE_WRITE) != 0,
+                                        reinterpret_cast<Domain*>(pd)->number, far);
   return mr;
 }
 ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t bytes, uint64_t, unsigned access) {

@@ -1,6 +1,10 @@
 // The ibgda plugin on the software network card: what only this transport has.
+#include <dlfcn.h>
+
 #include <string>
 
+#include "plugins/conformance.h"
+#include "plugins/cuda/device.h"
 #include "plugins/link.h"
 #include "plugins/words.h"
 #include "support/catch_compat.h"
@@ -46,6 +50,15 @@ TEST_CASE("ibgda: GPU memory is tried by DMA-BUF, then by address; the library h
     rank.barrier();
   }));
   CHECK(logged(takeLog(), "8192 bytes of GPU memory"));
+}
+
+TEST_CASE("ibgda: GPU memory") {
+  static void* const driver = dlopen(MK_TEST_FAKE_CUDA, RTLD_NOW | RTLD_LOCAL);  // the fake has the driver's name
+  REQUIRE(driver != nullptr);
+  Setup setup = over();
+  setup.prepare = [](int rank) { CudaDevice::enter(rank % 2); };
+  for (const Mode mode : {Mode::threads, Mode::processes})
+    for (const auto check : {checkSizes, checkStream}) CHECK_NOTHROW(check(setup, mode));
 }
 
 }  // namespace

@@ -108,10 +108,10 @@ void SoftNic::destroyPair(uint32_t number) {
   pairs_.erase(number);
 }
 
-uint32_t SoftNic::addMemory(void* address, uint64_t bytes, bool remoteWrite, uint32_t domain) {
+uint32_t SoftNic::addMemory(void* address, uint64_t bytes, bool remoteWrite, uint32_t domain, FarMemory* far) {
   const std::lock_guard lock(mutex_);
   const uint32_t key = nextKey_++ << 8 | 0x5a;
-  memories_[key] = {static_cast<char*>(address), bytes, remoteWrite, domain};
+  memories_[key] = {static_cast<char*>(address), bytes, remoteWrite, domain, far};
   return key;
 }
 
@@ -300,7 +300,12 @@ uint8_t SoftNic::gather(const PairState& p, const Entry& e, std::vector<char>& b
   bytes.resize(total);
   uint64_t at = 0;
   for (const Entry::Piece& piece : e.pieces) {
-    std::memcpy(bytes.data() + at, reinterpret_cast<const char*>(piece.address), piece.bytes);
+    const Memory* const m = find(piece.key, piece.address, piece.bytes, p.pair.domain);
+    if (m->far != nullptr) {
+      m->far->read(bytes.data() + at, piece.address, piece.bytes);
+    } else {
+      std::memcpy(bytes.data() + at, reinterpret_cast<const char*>(piece.address), piece.bytes);
+    }
     at += piece.bytes;
   }
   return ok;
@@ -325,7 +330,13 @@ uint8_t SoftNic::deliver(const Wire::Packet& packet, const char* bytes) {
     // May be a flag: everything before it is visible to whoever sees it.
     uint64_t word;
     std::memcpy(&word, bytes, 8);
-    std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(packet.address)).store(word, std::memory_order_release);
+    if (m->far != nullptr) {
+      m->far->store(packet.address, word);
+    } else {
+      std::atomic_ref<uint64_t>(*reinterpret_cast<uint64_t*>(packet.address)).store(word, std::memory_order_release);
+    }
+  } else if (m->far != nullptr) {
+    m->far->write(packet.address, bytes, packet.bytes);
   } else {
     std::memcpy(reinterpret_cast<char*>(packet.address), bytes, packet.bytes);
   }

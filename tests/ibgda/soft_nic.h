@@ -51,7 +51,16 @@ class SoftNic {
   void breakPair(uint32_t number);
   void destroyPair(uint32_t number);
 
-  uint32_t addMemory(void* address, uint64_t bytes, bool remoteWrite, uint32_t domain = 0);
+  // What this process cannot simply read and write.
+  class FarMemory {
+   public:
+    virtual ~FarMemory() = default;
+    virtual void read(char* to, uint64_t from, uint64_t bytes) = 0;
+    virtual void write(uint64_t to, const char* from, uint64_t bytes) = 0;
+    virtual void store(uint64_t to, uint64_t word) = 0;  // an aligned word, after all before it
+  };
+  // far: what it is part of; null: memory of this process.
+  uint32_t addMemory(void* address, uint64_t bytes, bool remoteWrite, uint32_t domain = 0, FarMemory* far = nullptr);
   bool removeMemory(uint32_t key);
 
   // Called for each complaint, on the card's thread.  Before any queue exists.
@@ -92,6 +101,7 @@ class SoftNic {
     uint64_t bytes;
     bool remoteWrite;
     uint32_t domain;
+    FarMemory* far;
   };
   struct Entry;
   enum class Outcome { done, wait };
