@@ -23,7 +23,8 @@ struct CUstream_st {
   CUstream_st(const CUstream_st&) = delete;
   CUstream_st& operator=(const CUstream_st&) = delete;
 
-  mk::plugin::loopback::cuda::Result copy(mk::plugin::loopback::cuda::DevicePtr to, mk::plugin::loopback::cuda::DevicePtr from, size_t bytes);
+  mk::plugin::loopback::cuda::Result copy(mk::plugin::loopback::cuda::DevicePtr to,
+                                          mk::plugin::loopback::cuda::DevicePtr from, size_t bytes);
   mk::plugin::loopback::cuda::Result store(mk::plugin::loopback::cuda::DevicePtr to, uint64_t value);
   mk::plugin::loopback::cuda::Result query();
 
