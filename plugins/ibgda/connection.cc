@@ -223,7 +223,7 @@ bool Connection::consume(int peer, std::deque<mkTransportEvent_t>& events) {
     breakOff(
         peer,
         format("the connection to peer %d has failed: %s (syndrome 0x%02x)", peer, syndromeText(syndrome), syndrome),
-        events);
+        true, events);
     return true;
   }
   // Sixteen bits of the entry's index; no more than a queue's length have been under way.
@@ -245,13 +245,18 @@ void Connection::poll(int peer, std::deque<mkTransportEvent_t>& events) {
   if (newlyRetired_ > 0) events.push_back({MK_EVENT_RETIRED, peer, mkSuccess, newlyRetired_, retired_});
 }
 
-void Connection::breakOff(int peer, const std::string& reason, std::deque<mkTransportEvent_t>& events) {
+void Connection::breakOff(int peer, const std::string& reason, bool alone, std::deque<mkTransportEvent_t>& events) {
   if (broken_) return;
   broken_ = true;
   reason_ = reason;
+  // The card must not go on with what is now over, whoever posts it: retries may last longer than this call.
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_ERR;
+  if (const int r = ibv_modify_qp(pair_.get(), &attributes, IBV_QP_STATE); r != 0)
+    MK_PLUGIN_WARN("the connection to peer %d cannot be stopped: %s", peer, std::strerror(r));
   for (const uint64_t cookie : cookies_) events.push_back({MK_EVENT_SENT, peer, mkErrorTransport, 0, cookie});
   cookies_.clear();
-  events.push_back({MK_EVENT_ERROR, peer, mkErrorTransport, 0, 0});
+  if (alone) events.push_back({MK_EVENT_ERROR, peer, mkErrorTransport, 0, 0});
 }
 
 mkQueueDescriptor_t Connection::handOut() {

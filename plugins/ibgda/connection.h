@@ -42,8 +42,8 @@ class Connection {
   void told() { --outstanding_; }
   // Reads completions.
   void poll(int peer, std::deque<mkTransportEvent_t>& events);
-  // All that is under way fails, and whatever is posted from now on.
-  void breakOff(int peer, const std::string& reason, std::deque<mkTransportEvent_t>& events);
+  // All that is under way fails, and whatever is posted from now on.  alone: the device works on, so this is an error of its own.
+  void breakOff(int peer, const std::string& reason, bool alone, std::deque<mkTransportEvent_t>& events);
   const std::string& reason() const { return reason_; }
 
   bool handedOut() const { return handedOut_; }

@@ -9,6 +9,7 @@
 
 #include "common/dma_buf.h"
 #include "common/failure.h"
+#include "common/verbs_events.h"
 
 namespace mk::plugin::ibgda {
 namespace {
@@ -208,27 +209,24 @@ int Endpoint::post(int peer, const mkTransportWrite_t* writes, int count) {
 void Endpoint::hearDevice() {
   ibv_async_event event = {};
   while (ibv_get_async_event(device_.context.get(), &event) == 0) {
+    const EventMeaning meaning = meaningOf(event.event_type);
     const std::string text = format("%s: %s", device_.info.name().c_str(), ibv_event_type_str(event.event_type));
-    switch (event.event_type) {
-      case IBV_EVENT_QP_FATAL:
-      case IBV_EVENT_QP_REQ_ERR:
-      case IBV_EVENT_QP_ACCESS_ERR:
-        for (size_t i = 0; i < connections_.size(); ++i)
-          if (connections_[i] != nullptr && connections_[i]->number() == event.element.qp->qp_num)
-            connections_[i]->breakOff(static_cast<int>(i), text, events_);
-        break;
-      case IBV_EVENT_PORT_ERR:
-        if (event.element.port_num != device_.info.port) break;
-        [[fallthrough]];
-      case IBV_EVENT_CQ_ERR:
-      case IBV_EVENT_DEVICE_FATAL:
+    const bool otherPort = meaning == EventMeaning::portEnds && event.element.port_num != device_.info.port;
+    if (meaning == EventMeaning::deviceEnds || (meaning == EventMeaning::portEnds && !otherPort)) {
+      if (deviceReason_.empty()) {
         deviceReason_ = text;
-        for (size_t i = 0; i < connections_.size(); ++i)
-          if (connections_[i] != nullptr) connections_[i]->breakOff(static_cast<int>(i), text, events_);
         events_.push_back({MK_EVENT_ERROR, -1, mkErrorTransport, 0, 0});
-        break;
-      default:
-        MK_PLUGIN_INFO("%s", text.c_str());
+      }
+      for (size_t i = 0; i < connections_.size(); ++i)
+        if (connections_[i] != nullptr) connections_[i]->breakOff(static_cast<int>(i), text, false, events_);
+    } else if (meaning == EventMeaning::pairEnds) {
+      for (size_t i = 0; i < connections_.size(); ++i)
+        if (connections_[i] != nullptr && connections_[i]->number() == event.element.qp->qp_num)
+          connections_[i]->breakOff(static_cast<int>(i), text, true, events_);
+    } else if (meaning == EventMeaning::mayBreak) {
+      MK_PLUGIN_WARN("%s: connections made before may break", text.c_str());
+    } else {
+      MK_PLUGIN_INFO("%s%s", text.c_str(), otherPort ? ", of another port" : "");
     }
     ibv_ack_async_event(&event);
   }

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "common/failure.h"
+#include "common/verbs_events.h"
 #include "endpoint.h"
 
 namespace mk::plugin::ibverbs {
@@ -134,24 +135,25 @@ void Endpoint::look(Clock::time_point now) {
 void Endpoint::hearDevice() {
   for (ibv_async_event event = {}; ibv_get_async_event(device_.context.get(), &event) == 0;) {
     const ibv_event_type type = event.event_type;
-    const bool ofPair = type == IBV_EVENT_QP_FATAL || type == IBV_EVENT_QP_REQ_ERR || type == IBV_EVENT_QP_ACCESS_ERR;
-    const bool ofPort = type == IBV_EVENT_PORT_ERR || type == IBV_EVENT_PORT_ACTIVE;
-    const ibv_qp* const pair = ofPair ? event.element.qp : nullptr;
-    const int port = ofPort ? event.element.port_num : 0;
+    const EventMeaning meaning = meaningOf(type);
+    const ibv_qp* const pair = meaning == EventMeaning::pairEnds ? event.element.qp : nullptr;
+    const bool otherPort = meaning == EventMeaning::portEnds && event.element.port_num != device_.info.port;
     // Before anything is closed: closing waits for it.
     ibv_ack_async_event(&event);
     const std::string text = format("%s: %s", address_.device, ibv_event_type_str(type));
-    if (type == IBV_EVENT_DEVICE_FATAL || type == IBV_EVENT_CQ_ERR) {
+    if (meaning == EventMeaning::deviceEnds) {
       deviceFailed(text);
-    } else if (type == IBV_EVENT_PORT_ERR && port == device_.info.port) {
+    } else if (meaning == EventMeaning::portEnds && !otherPort) {
       deviceFailed(format("%s has gone down (%s)", address_.device, ibv_event_type_str(type)));
-    } else if (ofPair) {
+    } else if (meaning == EventMeaning::pairEnds) {
       for (Peer& peer : peers_)
         for (const Connection& connection : peer.connections)
           if (connection.is(pair) && peer.connected())
             failed(peer, mkErrorTransport, format("%s: %s", nameOf(peer).c_str(), ibv_event_type_str(type)));
+    } else if (meaning == EventMeaning::mayBreak) {
+      MK_PLUGIN_WARN("%s: connections made before may break", text.c_str());
     } else {
-      MK_PLUGIN_INFO("%s", text.c_str());
+      MK_PLUGIN_INFO("%s%s", text.c_str(), otherPort ? ", of another port" : "");
     }
   }
 }

@@ -122,17 +122,25 @@ __attribute__((visibility("default"))) void mkTestNicBreak() {
   const std::lock_guard lock(pairsMutex);
   for (const auto& [number, pair] : pairs) nic().breakPair(number);
 }
-// The port that is used goes down, for every endpoint that is open.
-__attribute__((visibility("default"))) void mkTestNicPortDown() {
+// An event of the device, for every endpoint that is open: of its port `port`, or of one of its connections.
+__attribute__((visibility("default"))) void mkTestNicEvent(int type, int port) {
   const std::lock_guard lock(contextsMutex);
   for (Context* c : contexts) {
     ibv_async_event event = {};
-    event.element.port_num = 2;
-    event.event_type = IBV_EVENT_PORT_ERR;
+    event.event_type = static_cast<ibv_event_type>(type);
+    if (type == IBV_EVENT_QP_FATAL || type == IBV_EVENT_QP_REQ_ERR || type == IBV_EVENT_QP_ACCESS_ERR) {
+      const std::lock_guard pairsLock(pairsMutex);
+      for (const auto& [number, pair] : pairs)
+        if (pair->verbs.context == &c->verbs && pair->verbs.state == IBV_QPS_RTS) event.element.qp = &pair->verbs;
+      if (event.element.qp == nullptr) continue;
+    } else {
+      event.element.port_num = port;
+    }
     const std::lock_guard inner(c->mutex);
     c->events.push_back(event);
   }
 }
+__attribute__((visibility("default"))) void mkTestNicPortDown() { mkTestNicEvent(IBV_EVENT_PORT_ERR, 2); }
 
 ibv_device** ibv_get_device_list(int* count) {
   auto** list = static_cast<ibv_device**>(std::calloc(3, sizeof(ibv_device*)));
@@ -205,7 +213,15 @@ int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
   return 0;
 }
 void ibv_ack_async_event(ibv_async_event*) {}
-const char* ibv_event_type_str(ibv_event_type type) { return type == IBV_EVENT_PORT_ERR ? "port error" : "an event"; }
+const char* ibv_event_type_str(ibv_event_type type) {
+  static const std::map<int, const char*> names = {
+      {IBV_EVENT_DEVICE_FATAL, "device fatal"}, {IBV_EVENT_CQ_ERR, "CQ error"},
+      {IBV_EVENT_PORT_ERR, "port error"},       {IBV_EVENT_QP_FATAL, "QP fatal"},
+      {IBV_EVENT_QP_REQ_ERR, "QP request"},     {IBV_EVENT_QP_ACCESS_ERR, "QP access"},
+  };
+  const auto found = names.find(type);
+  return found != names.end() ? found->second : "an event";
+}
 
 ibv_pd* ibv_alloc_pd(ibv_context* context) {
   auto* d = new Domain;
@@ -290,6 +306,11 @@ ibv_qp* mlx5dv_create_qp(ibv_context* context, ibv_qp_init_attr_ex* a, mlx5dv_qp
 }
 int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* a, int mask) {
   auto* p = reinterpret_cast<Pair*>(qp);
+  if (mask == IBV_QP_STATE && a->qp_state == IBV_QPS_ERR) {
+    nic().stopPair(qp->qp_num);
+    p->verbs.state = a->qp_state;
+    return 0;
+  }
   if ((mask & IBV_QP_STATE) == 0 || a->qp_state != static_cast<ibv_qp_state>(p->verbs.state + 1)) return EINVAL;
   if (a->qp_state == IBV_QPS_INIT && a->port_num != 2) return EINVAL;
   if (a->qp_state == IBV_QPS_RTR) {

@@ -1,10 +1,12 @@
 // The ibgda plugin on the software network card: what only this transport has.
 #include <dlfcn.h>
 
+#include <map>
 #include <string>
 
 #include "plugins/conformance.h"
 #include "plugins/cuda/device.h"
+#include "plugins/device_events.h"
 #include "plugins/link.h"
 #include "plugins/words.h"
 #include "support/catch_compat.h"
@@ -50,6 +52,24 @@ TEST_CASE("ibgda: GPU memory is tried by DMA-BUF, then by address; the library h
     rank.barrier();
   }));
   CHECK(logged(takeLog(), "8192 bytes of GPU memory"));
+}
+
+TEST_CASE("ibgda: events of the device") {
+  void* const plugin = dlopen(MK_TEST_IBGDA, RTLD_NOW);
+  REQUIRE(plugin != nullptr);
+  auto* const raise = reinterpret_cast<void (*)(int, int)>(dlsym(plugin, "mkTestNicEvent"));
+  REQUIRE(raise != nullptr);
+  const std::map<int, const char*> words = {
+      {IBV_EVENT_DEVICE_FATAL, "fake_mlx5_0:2: device fatal"}, {IBV_EVENT_CQ_ERR, "fake_mlx5_0:2: CQ error"},
+      {IBV_EVENT_PORT_ERR, "fake_mlx5_0:2: port error"},       {IBV_EVENT_QP_FATAL, "fake_mlx5_0:2: QP fatal"},
+      {IBV_EVENT_QP_REQ_ERR, "fake_mlx5_0:2: QP request"},     {IBV_EVENT_QP_ACCESS_ERR, "fake_mlx5_0:2: QP access"},
+  };
+  for (const DeviceEvent& event : deviceEvents()) {
+    INFO("event " << event.type);
+    CHECK_NOTHROW(checkDeviceEvent(
+        over(), event, [&](const DeviceEvent& e) { raise(e.type, e.ofOtherPort ? 1 : 2); },
+        [&](int type) { return std::string(words.at(type)); }));
+  }
 }
 
 TEST_CASE("ibgda: GPU memory") {

@@ -102,6 +102,12 @@ void SoftNic::breakPair(uint32_t number) {
   pairs_.at(number).remote = 0;
 }
 
+void SoftNic::stopPair(uint32_t number) {
+  std::unique_lock lock(mutex_);
+  answered_.wait(lock, [&] { return asking_ != number; });
+  pairs_.at(number).broken = true;
+}
+
 void SoftNic::destroyPair(uint32_t number) {
   std::unique_lock lock(mutex_);
   answered_.wait(lock, [&] { return asking_ != number; });

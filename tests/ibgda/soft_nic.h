@@ -49,6 +49,8 @@ class SoftNic {
   void connectPair(uint32_t number, uint32_t remote, uint32_t card = 0);
   // As when the peer's process or link is gone: what is posted from now on completes with an error.
   void breakPair(uint32_t number);
+  // As when its owner gives it up: what is posted from now on is flushed.
+  void stopPair(uint32_t number);
   void destroyPair(uint32_t number);
 
   // What this process cannot simply read and write.

@@ -5,9 +5,11 @@
 #include <string>
 #include <thread>
 
+#include "device_events.h"
 #include "link.h"
 #include "rxe/interface.h"
 #include "suite.h"
+#include "verbs_events.h"
 #include "words.h"
 
 namespace test {
@@ -31,6 +33,12 @@ bool logged(const std::vector<std::string>& lines, const std::string& words) {
   for (const std::string& line : lines)
     if (line.find(words) != std::string::npos) return true;
   return false;
+}
+
+std::string joined(const std::vector<std::string>& lines) {
+  std::string all;
+  for (const std::string& line : lines) all += line + "\n";
+  return all;
 }
 
 // The reason for which the plugin cannot be used.
@@ -116,6 +124,47 @@ TEST_CASE("ibverbs: devices are chosen by name and GID where that is asked for")
   CHECK(missing(refusal({{"MKERNEL_IB_HCA", "rxe0:2"}}), {"rxe0:1: MKERNEL_IB_HCA=rxe0:2 leaves it out", "rxe1:1"}) ==
         "");
   CHECK(missing(refusal({{"MKERNEL_IB_GID_INDEX", "99"}}), {"rxe0:1: MKERNEL_IB_GID_INDEX=99", "it has 0, 1"}) == "");
+}
+
+TEST_CASE("ibverbs: MKERNEL_IB_GID_INDEX takes another GID than the one that would be chosen") {
+  if (!inVirtualMachine()) MK_SKIP_TEST("there is no virtual machine with soft-RoCE here");
+  REQUIRE(addAddress("eth0:1", "10.99.0.11"));
+  REQUIRE(addAddress("eth1:1", "10.99.0.12"));
+  for (const int index : {-1, 2}) {
+    takeLog();
+    CHECK_NOTHROW(checkStream(setupOf(2, {{"MKERNEL_IB_GID_INDEX", std::to_string(index)}}), Mode::threads));
+    const std::vector<std::string> lines = takeLog();
+    INFO(joined(lines));
+    CHECK(logged(lines, std::string("rxe0:1: RoCE v2 at 10.99.0.") + (index < 0 ? "1," : "11,")));
+    CHECK(logged(lines, std::string("rxe1:1: RoCE v2 at 10.99.0.") + (index < 0 ? "2," : "12,")));
+  }
+}
+
+TEST_CASE("ibverbs: events of the device") {
+  if (!inVirtualMachine()) MK_SKIP_TEST("there is no virtual machine with soft-RoCE here");
+  for (const DeviceEvent& event : deviceEvents()) {
+    INFO("event " << event.type);
+    CHECK_NOTHROW(checkDeviceEvent(
+        setupOf(2), event,
+        [](const DeviceEvent& e) { raiseDeviceEvent(static_cast<ibv_event_type>(e.type), e.ofOtherPort ? 2 : 1); },
+        // A connection's says of which peer, the device's of which port.
+        [](int type) {
+          switch (type) {
+            case IBV_EVENT_DEVICE_FATAL:
+              return std::string(":1: local catastrophic error");
+            case IBV_EVENT_CQ_ERR:
+              return std::string(":1: CQ error");
+            case IBV_EVENT_PORT_ERR:
+              return std::string(":1 has gone down (port error)");
+            case IBV_EVENT_QP_FATAL:
+              return std::string("): local work queue catastrophic error");
+            case IBV_EVENT_QP_REQ_ERR:
+              return std::string("): invalid request local work queue error");
+            default:
+              return std::string("): local access violation work queue error");
+          }
+        }));
+  }
 }
 
 TEST_CASE("ibverbs: connecting to a peer that does not come") {
