@@ -46,13 +46,13 @@ __global__ void bareKernel(uint64_t* to, const uint64_t* from, uint64_t rounds, 
     const auto begin = cyclesNow();
     kernels::storeReleaseSystem(to, i + 1);
     if (!await(from, i + 1)) break;
-    trips[i].read = trips[i].done = cyclesNow() - begin;
+    trips[i] = cyclesNow() - begin;
   }
   watch.stop(clocks, i, 0);
 }
 
-__global__ void roundTripKernel(RankMemory memory, Write write, uint64_t rounds, uint64_t pauseNs, Trip* trips,
-                                Clocks* clocks) {
+__global__ void roundTripKernel(RankMemory memory, Write write, uint64_t rounds, uint64_t pauseNs, Until until,
+                                Trip* trips, Clocks* clocks) {
   Lane lane(memory, sched::Role::send);
   const uint64_t before = lane.ownLoad(OwnLayout::ringTail);  // all of them have completed
   const protocol::Why queue{protocol::Stage::queue, -1, static_cast<int32_t>(write.node), 0};
@@ -66,10 +66,12 @@ __global__ void roundTripKernel(RankMemory memory, Write write, uint64_t rounds,
     write.epoch = i + 1;
     if (!protocol::post(lane, write)) break;
     const uint64_t number = before + i + 1;
-    if (!lane.wait(protocol::own(OwnLayout::credits), number, protocol::Match::atLeast, queue)) break;
-    trips[i].read = cyclesNow() - begin;
+    if (until == Until::credit) {
+      if (!lane.wait(protocol::own(OwnLayout::credits), number, protocol::Match::atLeast, queue)) break;
+      trips[i] = cyclesNow() - begin;
+    }
     if (!lane.wait(protocol::own(OwnLayout::completions), number, protocol::Match::atLeast, completion)) break;
-    trips[i].done = cyclesNow() - begin;
+    if (until == Until::completion) trips[i] = cyclesNow() - begin;
   }
   watch.stop(clocks, i, 0);
 }
@@ -102,7 +104,7 @@ __global__ void pingPongKernel(RankMemory memory, Game game, Trip* trips, Clocks
     const auto begin = cyclesNow();
     if (!(game.first ? send(place, epoch) && receive(place, epoch) : receive(place, epoch) && send(place, epoch)))
       break;
-    trips[i].read = trips[i].done = cyclesNow() - begin;
+    trips[i] = cyclesNow() - begin;
   }
   watch.stop(clocks, i, wrong);
 }
@@ -147,9 +149,9 @@ cudaError_t bare(uint64_t* to, const uint64_t* from, uint64_t rounds, Trip* trip
   return cudaGetLastError();
 }
 
-cudaError_t roundTrips(const RankMemory& memory, const Write& write, uint64_t rounds, uint64_t pauseNs, Trip* trips,
-                       Clocks* clocks, cudaStream_t stream) {
-  roundTripKernel<<<1, 1, 0, stream>>>(memory, write, rounds, pauseNs, trips, clocks);
+cudaError_t roundTrips(const RankMemory& memory, const Write& write, uint64_t rounds, uint64_t pauseNs, Until until,
+                       Trip* trips, Clocks* clocks, cudaStream_t stream) {
+  roundTripKernel<<<1, 1, 0, stream>>>(memory, write, rounds, pauseNs, until, trips, clocks);
   return cudaGetLastError();
 }
 

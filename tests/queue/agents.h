@@ -14,11 +14,8 @@ MK_HD constexpr uint64_t payloadWord(uint64_t place, uint64_t epoch, uint64_t i)
   return ((place + 1) * 0x9e3779b97f4a7c15u + (epoch << 32 | i) * 0xd1342543de82ef95u) | 1;
 }
 
-// Of one round, in cycles of the multiprocessor; and how long a cycle is.
-struct Trip {
-  uint64_t read = 0;  // until the agent has seen that the proxy has read the command
-  uint64_t done = 0;  // until it has seen the completion, or the answer
-};
+// Of one round, in cycles of the multiprocessor: until the agent has seen what it waited for; and how long a cycle is.
+using Trip = uint64_t;
 struct Clocks {
   uint64_t ns = 0, cycles = 0;  // of the whole kernel
   uint64_t rounds = 0;          // that went well
@@ -28,9 +25,12 @@ struct Clocks {
 // One agent and a host thread that answers `to` in `from`: both in pinned host memory.
 cudaError_t bare(uint64_t* to, const uint64_t* from, uint64_t rounds, Trip* trips, Clocks* clocks, cudaStream_t stream);
 
-// One agent that posts to `node`, each command when the one before has completed, `pauseNs` later.
+// One agent that posts to `node`, each command when the one before has completed, `pauseNs` later.  The clock stops at the
+// completion, or at the credit, which says that the proxy has read the command; not at both, for each look at the host's
+// memory takes a microsecond.
+enum class Until { credit, completion };
 cudaError_t roundTrips(const mk::kernels::RankMemory& memory, const mk::protocol::Write& write, uint64_t rounds,
-                       uint64_t pauseNs, Trip* trips, Clocks* clocks, cudaStream_t stream);
+                       uint64_t pauseNs, Until until, Trip* trips, Clocks* clocks, cudaStream_t stream);
 
 // One agent on each of two ranks: 8-byte writes there and back, each seen by its flag and checked.  Epochs are firstEpoch
 // and up; sources and destinations are places of the heap, kPlaces words each.

@@ -71,7 +71,7 @@ struct Times {
   explicit Times(uint64_t count) : trips(count), rounds(count) {}
 
   // Of all rounds but the first tenth, in microseconds; dies if a round is missing or a payload wrong.
-  std::vector<double> sorted(uint64_t Trip::*what, double share, const char* name) const {
+  std::vector<double> sorted(double share, const char* name) const {
     const Clocks all = clocks.read()[0];
     if (all.rounds != rounds)
       gpu::die(std::string(name) + ": " + std::to_string(all.rounds) + " rounds of " + std::to_string(rounds));
@@ -79,13 +79,13 @@ struct Times {
     const double us = static_cast<double>(all.ns) / static_cast<double>(all.cycles) / 1000 * share;
     std::vector<double> result;
     const std::vector<Trip> each = trips.read();
-    for (uint64_t i = rounds / 10; i < rounds; ++i) result.push_back(static_cast<double>(each[i].*what) * us);
+    for (uint64_t i = rounds / 10; i < rounds; ++i) result.push_back(static_cast<double>(each[i]) * us);
     std::sort(result.begin(), result.end());
     return result;
   }
   // The median.
-  double print(const char* name, uint64_t Trip::*what, double share = 1) const {
-    const std::vector<double> us = sorted(what, share, name);
+  double print(const char* name, double share = 1) const {
+    const std::vector<double> us = sorted(share, name);
     const auto at = [&](double q) { return us[static_cast<size_t>(q * static_cast<double>(us.size() - 1))]; };
     if (measuring)
       std::printf("  %-58s median %7.2f us  99%% %7.2f  [10%% %.2f, 90%% %.2f]\n", name, at(0.5), at(0.99), at(0.1),
@@ -119,20 +119,24 @@ double bareHandOff(const Rig& rig, uint64_t rounds) {
   stop.store(true);
   answers.join();
   CUDA(cudaFreeHost(words));
-  return times.print("bare hand-off GPU, pinned word, CPU, pinned word, GPU", &Trip::done);
+  return times.print("bare hand-off GPU, pinned word, CPU, pinned word, GPU");
 }
 
 void roundTrips(Rig& rig, const std::string& carrier, uint64_t bytes, uint64_t rounds, uint64_t pauseNs, double bare) {
   const uint64_t at = rig.memory().heapLayout.data(0);
   const protocol::Write write{rig.peer(), at, at, bytes, sched::kControlSlots, 0};
-  const Times times(rounds);
-  CUDA(gpu::roundTrips(rig.memory(), write, rounds, pauseNs, times.trips.data(), times.clocks.data(), rig.stream()));
-  rig.finish("round trips");
-  rig.settle(rounds, "round trips");
   const std::string what =
       carrier + ", " + std::to_string(bytes) + " bytes" + (pauseNs != 0 ? ", after 500 us of rest" : "");
-  const double read = times.print(("command to credit: " + what).c_str(), &Trip::read);
-  const double done = times.print(("command to completion: " + what).c_str(), &Trip::done);
+  const auto measure = [&](gpu::Until until, const std::string& name) {
+    const Times times(rounds);
+    CUDA(gpu::roundTrips(rig.memory(), write, rounds, pauseNs, until, times.trips.data(), times.clocks.data(),
+                         rig.stream()));
+    rig.finish("round trips");
+    rig.settle(rounds, "round trips");
+    return times.print((name + ": " + what).c_str());
+  };
+  const double read = measure(gpu::Until::credit, "command to credit");
+  const double done = measure(gpu::Until::completion, "command to completion");
   if (measuring && bare != 0)
     std::printf("    of the bare hand-off: credit %.2f, completion %.2f\n", read / bare, done / bare);
 }
@@ -147,9 +151,9 @@ void pingPong(Rig& rig, uint64_t rounds) {
   rig.settle(rounds, "ping-pong");
   const char* const name = "half of a round trip GPU to GPU, 8 bytes";
   if (rig.first())
-    times.print(name, &Trip::done, 0.5);
+    times.print(name, 0.5);
   else
-    static_cast<void>(times.sorted(&Trip::done, 0.5, name));
+    static_cast<void>(times.sorted(0.5, name));
 }
 
 // ---- Many commands ---------------------------------------------------------------------------------------------------
