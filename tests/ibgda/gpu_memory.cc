@@ -121,7 +121,7 @@ class GpuMemory final : public SoftNic::FarMemory {
 SoftNic::FarMemory* gpuMemoryAt(const void* address) {
   // One for each GPU, for as long as the process lives: a driver is not made to be left.  A child has none of its parent's.
   static std::mutex mutex;
-  static std::map<std::pair<pid_t, cuda::Context>, GpuMemory*> known;
+  static auto& known = *new std::map<std::pair<pid_t, cuda::Context>, GpuMemory*>;
   cuda::Calls calls;
   unsigned type = 0;
   cuda::Context context = nullptr;
