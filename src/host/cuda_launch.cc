@@ -69,8 +69,18 @@ void CudaPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::Gemm
   s.n = shape.n;
   s.k = call->operands.k;
   s.staged = shape.staged;
-  const sched::KernelChoice kernel = chooseKernel(s, shape.place, choice);
-  accept(call, kernel, sched::planGemmAr(shape, kernels::clusterChoice(kernel, choice), agents()));
+  const protocol::GemmOperands& op = call->operands;
+  s.turnable = op.bTransposed && isPlain(op) && op.out == op.in && op.wire == op.in && shape.place.nodes == 1 &&
+               !(shape.staged && shape.place.locals > 1) && choice.tileM != sched::kClusterRows;
+  // Turned tiles asked for by name, as mkTuneQuery tells it.
+  sched::GemmChoice wanted = choice;
+  if (s.turnable && s.m <= sched::kTurnedCols && choice.tileM == sched::kTurnedCols &&
+      (choice.tileN == 0 || choice.tileN == sched::kClusterRows))
+    wanted.tileM = wanted.tileN = 0;
+  const sched::KernelChoice kernel = chooseKernel(s, shape.place, wanted);
+  sched::GemmArShape planned = shape;
+  if (kernel.turned) std::swap(planned.m, planned.n);
+  accept(call, kernel, sched::planGemmAr(planned, kernels::clusterChoice(kernel, choice), agents()));
   call->plan.roles.receive = kernel.receiveClusters * sched::kClusterBlocks;
 }
 

@@ -35,8 +35,8 @@ std::shared_ptr<const OpCall> prepareGemmAr(const Comm& comm, const GemmArgs& ar
 
 mkTune_t GemmArCall::tune() const {
   mkTune_t t = {};
-  t.tileM = plan.grid.tileM;
-  t.tileN = plan.grid.tileN;
+  t.tileM = kernel.turned ? plan.grid.tileN : plan.grid.tileM;
+  t.tileN = kernel.turned ? plan.grid.tileM : plan.grid.tileN;
   t.chunkTiles = plan.chunks.chunkTiles;
   t.exchange = static_cast<uint32_t>(plan.rail.exchange);
   t.computeAgents = plan.roles.compute;

@@ -16,6 +16,8 @@ constexpr KernelEntry<GemmArParams> entry() {
 
 template <>
 const KernelTable<GemmArParams>& kernelTable<GemmArParams, Type::MK_IN, MK_GENERAL>() {
+  KernelEntry<GemmArParams> turned;
+  if constexpr (!MK_GENERAL) turned = entry<sched::kTurnedCols, false>();
   static const KernelTable<GemmArParams> table = {
       {entry<128, false>(), entry<128, true>(), entry<256, false>(), entry<256, true>()}};
   return table;

@@ -7,7 +7,8 @@ std::string launchGemmAr(const RankMemory& memory, const sched::GemmArPlan& plan
                          uint32_t hash, const GemmArOperands& op, cudaStream_t stream) {
   GemmArParams p = {};
   MapMaker maps(memory.own);
-  const uint64_t m = plan.shape.m, n = plan.shape.n;
+  // The plan of turned tiles is of the product transposed.
+  const uint64_t m = choice.turned ? plan.shape.n : plan.shape.m, n = choice.turned ? plan.shape.m : plan.shape.n;
   fillParams(&p, &maps, memory, choice, hash, op, m, n);
   p.plan = plan;
   p.order = sched::TileOrder(plan);

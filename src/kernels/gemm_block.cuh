@@ -28,7 +28,7 @@ using sched::Operation;
 template <int kN, Operation kOp>
 struct Layout {
   static constexpr bool kMoves = kOp == Operation::agGemm;
-  static constexpr uint32_t kStages = kN == 256 ? 3 : kMoves ? 4 : 5;
+  static constexpr uint32_t kStages = kN == 256 ? 3 : kN == 64 ? 8 : kMoves ? 4 : 5;
   // Chunks of a finished tile, per warpgroup; and of rows on their way to a peer.
   static constexpr uint32_t kBuffers = kN == 256 && !kMoves ? 4 : 2;
   static constexpr uint32_t kMoveBuffers = kMoves ? 4 : 0;
@@ -60,6 +60,7 @@ struct Layout {
   static constexpr uint32_t kBytes = kEnd + 1024;  // and room to align the stages
 };
 static_assert(Layout<256, Operation::gemmAr>::kBytes <= 232448 && Layout<128, Operation::gemmAr>::kBytes <= 232448);
+static_assert(Layout<sched::kTurnedCols, Operation::gemmAr>::kBytes <= 232448);
 static_assert(Layout<256, Operation::agGemm>::kBytes <= 232448 && Layout<128, Operation::agGemm>::kBytes <= 232448);
 
 template <Operation kOp>
@@ -74,6 +75,8 @@ struct Config {
   using L = Layout<kTileN, kOperation>;
   using Params = ParamsOf<kOperation>;
   static constexpr Operation kOp = kOperation;
+  // Tiles are of the product transposed: their rows are columns of C, and rows of B (N, K).
+  static constexpr bool kTurned = kTileN == sched::kTurnedCols;
   // Partial results travel; finished tiles do.
   static constexpr bool kSums = kOp != Operation::agGemm, kSpreads = kOp == Operation::gemmAr;
   // Who reads a task: flag warp, storing warps, eight computing ones of each block, and the following block's loading warp.

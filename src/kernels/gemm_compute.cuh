@@ -98,7 +98,7 @@ class Computer {
         barrierWait(b_.at(L::kPartialReady), partials & 1);
         if (!wireWide) {
           hold<0>(partial);
-          if constexpr (C::kFlagBands == 1) hold<1>(partial);
+          if constexpr (C::kFlagBands == 1 && kBands > 1) hold<1>(partial);
         }
       }
       for (; k < p_.kSteps; ++k) step(k);
@@ -308,7 +308,7 @@ class Computer {
     }
   }
 
-  // Chunks as images of the result.  sum: they go to this tile's packed node sum, whose rows begin at `first` here.
+  // Chunks as images of the result; turned: in C's orientation.  sum: they go to this tile's packed node sum, whose rows begin at `first` here.
   __device__ __forceinline__ void images(const float* v, uint32_t cols, uint32_t rows, char* sum, uint32_t first,
                                          int band) {
     const uint32_t matrix = lane_ >> 3;
@@ -317,8 +317,14 @@ class Computer {
 #pragma unroll
     for (uint32_t i = 0; i < 4; ++i) {
       const float* const d = v + i * 8;
-      storeMatrices(chunk + inChunk(row, 2 * i + (matrix >> 1)), pack(In(), d[0], d[1]), pack(In(), d[2], d[3]),
-                    pack(In(), d[4], d[5]), pack(In(), d[6], d[7]));
+      const uint32_t a = pack(In(), d[0], d[1]), b = pack(In(), d[2], d[3]);
+      const uint32_t c = pack(In(), d[4], d[5]), e = pack(In(), d[6], d[7]);
+      if constexpr (C::kTurned) {
+        const uint32_t turnedRow = (2 * i + (matrix >> 1)) * 8 + (lane_ & 7);
+        storeMatricesTurned(chunk + inChunk(turnedRow, warp_ * 2 + (matrix & 1)), a, b, c, e);
+      } else {
+        storeMatrices(chunk + inChunk(row, 2 * i + (matrix >> 1)), a, b, c, e);
+      }
     }
     if (sum != nullptr) storeSum(chunk, sum, first, rows, cols, band * 64, 2);
     giveChunk();

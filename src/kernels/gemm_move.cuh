@@ -170,6 +170,7 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
     const uint32_t chunkCols = 128 / bytes;
     const uint32_t chunks = rows == 0 ? 0 : (t.cols + chunkCols - 1) / chunkCols;
     const uint32_t row = b.rowOfC(t.row) + b.index * kBlockRows + group * 64;
+    const uint32_t outPieces = C::kTurned ? (t.cols + 15) / 16 : pieces;
     const bool paced = p.choice.paceNs != 0 && !tasks.knownEnd();
     const bool hands = !mine || staged || multi;
     if (!mine) {
@@ -210,19 +211,19 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
             if (paced) storesCommit();
           }
         } else {
-          const uint32_t x = t.col + j * chunkCols;
-          storeBox(&p.c, from, x, row);
+          const uint32_t x = C::kTurned ? row : t.col + j * chunkCols, y = C::kTurned ? t.col : row;
+          storeBox(&p.c, from, x, y);
           if (paced) storesCommit();
           if constexpr (C::kSpreads) {
             for (uint32_t s = 1; s < b.locals(); ++s) {
               const uint32_t l = b.local() + s < b.locals() ? b.local() + s : b.local() + s - b.locals();
-              for (uint32_t q = 0; q < pieces; ++q) {
+              for (uint32_t q = 0; q < outPieces; ++q) {
                 if (paced) pace.step();
                 if (staged) {
                   storeBytes(p.memory.heaps[l] + image + j * kChunkBytes + q * kPieceBytes, from + q * kPieceBytes,
                              kPieceBytes);
                 } else {
-                  storeBox(&p.peerC[l], from + q * kPieceBytes, x, row + 16 * q);
+                  storeBox(&p.peerC[l], from + q * kPieceBytes, x, y + 16 * q);
                 }
                 if (paced) storesCommit();
               }

@@ -16,11 +16,12 @@ struct KernelEntry {
   void (*kernel)(Params) = nullptr;
   uint32_t sharedBytes = 0;
 };
-// By 2 * (tileN is 256) + (B has N contiguous).
+// By 2 * (tileN is 256) + (B has N contiguous); and, where there is one, the kernel of turned tiles.
 template <class Params>
 struct KernelTable {
-  KernelEntry<Params> entries[4];
+  KernelEntry<Params> entries[5];
 };
+constexpr uint32_t kTurnedEntry = 4;
 
 template <class Params, Type in, bool general>
 const KernelTable<Params>& kernelTable();

@@ -65,6 +65,7 @@ std::string load(KernelDevice* device) {
   for (const Type in : {Type::bf16, Type::f16}) {
     for (const bool general : {false, true}) {
       for (const KernelEntry<Params>& entry : kernelTable<Params>(in, general).entries) {
+        if (entry.kernel == nullptr) continue;
         std::string why = load(reinterpret_cast<const void*>(entry.kernel), entry.sharedBytes, device);
         if (!why.empty()) return why;
       }

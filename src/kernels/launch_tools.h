@@ -50,6 +50,11 @@ void fillParams(Params* p, MapMaker* maps, const RankMemory& memory, const sched
   p->hash = hash;
   p->kSteps = static_cast<uint32_t>(sched::larger(1, sched::ceilDiv(op.k, 64)));
   p->kFirst = op.k == 0 ? 1 : 0;
+  if (choice.turned) {
+    maps->reads(&p->a, {"B", op.in, op.b, n, op.k, op.bStride}, 128);
+    maps->reads(&p->b, {"A", op.in, op.a, rows, op.k, op.aStride}, choice.tileN / 2);
+    return;
+  }
   maps->reads(&p->a, {"A", op.in, op.a, rows, op.k, op.aStride}, 128);
   if (op.bTransposed) {
     maps->reads(&p->b, {"B", op.in, op.b, n, op.k, op.bStride}, choice.tileN / 2);
@@ -65,7 +70,8 @@ std::string launchKernel(const char* name, const void* kernel, uint32_t sharedBy
 template <class Params>
 std::string launchKernel(const char* name, Params* params, bool general, cudaStream_t stream) {
   const GemmOperands& op = params->operands;
-  const uint32_t which = (params->choice.tileN == 256 ? 2 : 0) + (op.bTransposed ? 0 : 1);
+  const uint32_t which =
+      params->choice.turned ? kTurnedEntry : (params->choice.tileN == 256 ? 2 : 0) + (op.bTransposed ? 0 : 1);
   const KernelEntry<Params>& entry = kernelTable<Params>(op.in, general).entries[which];
   return launchKernel(name, reinterpret_cast<const void*>(entry.kernel), entry.sharedBytes, params, params->choice,
                       stream);

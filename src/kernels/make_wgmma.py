@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Writes wgmma.cuh, the matrix instructions with their 64 or 128 accumulators: make_wgmma.py > wgmma.cuh"""
+"""Writes wgmma.cuh, the matrix instructions with their 32 to 128 accumulators: make_wgmma.py > wgmma.cuh"""
 
 HEAD = """\
 // Written by make_wgmma.py.  The matrix unit: 64 x N x 16 products of a warpgroup, operands in shared memory, fp32 sums
@@ -71,6 +71,6 @@ def instruction(ctype, ptype, n):
 
 
 print(HEAD + "\n".join(
-    line for ctype, ptype in (("__nv_bfloat16", "bf16"), ("__half", "f16")) for n in (128, 256)
+    line for ctype, ptype in (("__nv_bfloat16", "bf16"), ("__half", "f16")) for n in (64, 128, 256)
     for line in instruction(ctype, ptype, n)))
 print("// clang-format on\n\n}  // namespace mk::kernels")

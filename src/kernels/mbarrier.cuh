@@ -131,6 +131,12 @@ __device__ __forceinline__ void storeMatrices(uint32_t address, uint32_t a, uint
                "r"(c), "r"(d)
                : "memory");
 }
+// Each transposed.
+__device__ __forceinline__ void storeMatricesTurned(uint32_t address, uint32_t a, uint32_t b, uint32_t c, uint32_t d) {
+  asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0], {%1, %2, %3, %4};" ::"r"(address), "r"(a), "r"(b),
+               "r"(c), "r"(d)
+               : "memory");
+}
 
 // Programmatic dependent launch: the next launch may be set up; what the one before has written may be read.
 __device__ __forceinline__ void letNextLaunch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }

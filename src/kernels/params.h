@@ -15,17 +15,13 @@
 namespace mk::kernels {
 
 using protocol::GemmOperands;
+using protocol::isPlain;
 using protocol::Type;
 using protocol::typeBytes;
 
-// Nothing is to be done to the sums but to round them.
-MK_HD constexpr bool isPlain(const GemmOperands& op) {
-  return op.alpha == 1.0f && op.beta == 0.0f && op.bias == nullptr && op.activation == protocol::Activation::none;
-}
-
 // NOLINTBEGIN(cppcoreguidelines-pro-type-member-init)
 struct GemmParams {
-  CUtensorMap a, b, c;
+  CUtensorMap a, b, c;  // of turned tiles a is B, and b is A
   RankMemory memory;
   sched::KernelChoice choice;
   GemmOperands operands;

@@ -30,4 +30,9 @@ struct GemmOperands {
   Activation activation = Activation::none;
 };
 
+// Nothing is to be done to the sums but to round them.
+MK_HD constexpr bool isPlain(const GemmOperands& op) {
+  return op.alpha == 1.0f && op.beta == 0.0f && op.bias == nullptr && op.activation == protocol::Activation::none;
+}
+
 }  // namespace mk::protocol

@@ -15,8 +15,12 @@ MK_HD constexpr uint32_t mostFlagBands(uint32_t tileN) { return tileN == 128 ? 2
 
 enum class Operation : uint32_t { gemmAr, gemmRs, agGemm };
 
+// Of so few rows tiles are of the product transposed: 256 rows of it, which are columns of C, by so many of its columns.
+constexpr uint32_t kTurnedCols = 64;
+
 struct KernelChoice {
-  uint32_t tileN = 256;          // 128 or 256
+  uint32_t tileN = 256;          // 128 or 256; turned: kTurnedCols
+  bool turned = false;           // the plan is that of the product transposed
   uint32_t paceNs = 0;           // between two pieces of 2 KiB that a warpgroup stores to peers; 0: as fast as they go
   uint32_t flagBands = 1;        // a tile is announced to peers in so many bands of columns
   uint32_t early = 1;            // steps of K before a tile's end at which the peers' partial results are loaded
@@ -32,6 +36,7 @@ struct KernelShape {
   uint32_t locals = 1, nodes = 1;
   uint32_t deviceClusters = 66;  // that fit on the device at once
   bool staged = false;           // C is an ordinary pointer
+  bool turnable = false;         // B is (N, K), the result is rounded sums of the inputs' type in a window, on one node
   uint32_t tileN = 0;            // the caller's choice, or 0
   uint32_t receiveAgents = 0;    // the caller's choice, or 0
 };
@@ -44,6 +49,14 @@ MK_HD constexpr uint32_t linkPaceNs(uint32_t clusters) { return 22 * clusters; }
 
 MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   KernelChoice c;
+  if (s.turnable && s.tileN == 0 && s.m <= kTurnedCols) {
+    // As long as it takes to read B: a tile of 256 rows would be computed for a few, in as long again.
+    c.turned = true;
+    c.tileN = kTurnedCols;
+    const uint64_t tiles = ceilDiv(s.n, kClusterRows);
+    c.clusters = static_cast<uint32_t>(larger(1, smaller(tiles, s.deviceClusters)));
+    return c;
+  }
   // No tile has rows of two shards.
   const uint64_t shards = s.operation == Operation::gemmAr ? 1 : uint64_t{s.locals} * s.nodes;
   const uint64_t tileRows = ceilDiv(ceilDiv(s.m, shards), kClusterRows) * shards;

@@ -134,11 +134,13 @@ sched::KernelChoice launchAlone(const RankMemory& memory, const Problem& p, int 
   s.m = p.m;
   s.n = p.n;
   s.k = p.k;
+  s.turnable = turnable(p, 1, 1);
   s.tileN = tileN;
   const sched::KernelChoice c = sched::chooseKernel(s);
   sched::GemmArShape g;
   g.m = p.m;
   g.n = p.n;
+  if (c.turned) std::swap(g.m, g.n);
   const sched::GemmArPlan plan = sched::planGemmAr(g, clusterChoice(c, {}), 132);
   GemmArOperands op;
   op.k = p.k;

@@ -114,6 +114,20 @@ std::vector<Problem> problems(bool network) {
     few.clusters = 3;
     all.push_back(few);
   }
+  // Tiles of the product transposed.
+  for (const Type in : {Type::bf16, Type::f16}) {
+    for (const uint64_t m : {0, 1, 8, 17, 40, 64}) {
+      for (const uint64_t n : {8, 136, 520, 3000}) {
+        Problem p = shape(m, n, m == 17 ? 328 : m == 40 ? 8 : 512);
+        p.in = p.out = p.wire = in;
+        p.pad = m == 17 ? 24 : 0;
+        p.clusters = n == 3000 && m == 64 ? 3 : 0;
+        all.push_back(p);
+      }
+    }
+  }
+  Problem nothing = shape(33, 264, 0);
+  all.push_back(nothing);
   if (network) {
     const size_t base = all.size();
     for (size_t i = 0; i < base; ++i) {

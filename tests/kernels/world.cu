@@ -296,6 +296,10 @@ RankMemory World::memory(int me) const {
   return m;
 }
 
+bool turnable(const Problem& p, uint32_t locals, uint32_t nodes) {
+  return p.bTransposed && p.alpha == 1 && p.beta == 0 && !p.bias && p.out == p.in && p.wire == p.in && nodes == 1 &&
+         !(p.staged && locals > 1);
+}
 sched::KernelChoice World::choose(const Problem& p) const {
   sched::KernelShape s;
   s.m = p.m;
@@ -304,6 +308,7 @@ sched::KernelChoice World::choose(const Problem& p) const {
   s.locals = locals_;
   s.nodes = nodes_;
   s.staged = p.staged;
+  s.turnable = turnable(p, locals_, nodes_);
   s.tileN = p.tileN;
   // Of ranks that share a GPU one launch that runs and one that waits fit it.
   if (count() > deviceCount()) s.deviceClusters = static_cast<uint32_t>(66 * deviceCount() / (2 * count()));
@@ -325,7 +330,9 @@ sched::GemmArPlan World::plan(const Problem& p, int me) const {
   sched::GemmChoice choice;
   choice.chunkTiles = p.chunkTiles;
   choice.exchange = p.exchange;
-  return sched::planGemmAr(shape, clusterChoice(choose(p), choice), 132);
+  const sched::KernelChoice kernel = choose(p);
+  if (kernel.turned) std::swap(shape.m, shape.n);
+  return sched::planGemmAr(shape, clusterChoice(kernel, choice), 132);
 }
 
 void World::launch(int me, const Problem& p, int set, uint32_t hash) {

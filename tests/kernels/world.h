@@ -62,6 +62,9 @@ struct Rank {
   unsigned long long* counts = nullptr;
 };
 
+// Whether its tiles could be of the product transposed.
+bool turnable(const Problem& p, uint32_t locals, uint32_t nodes);
+
 class World {
  public:
   // nodes x locals, up to kMostRanks; 1 x 1 twice: two ranks that know nothing of each other.

@@ -145,6 +145,26 @@ TEST_CASE("two rounds of narrow tiles are shared evenly, announced in bands and 
   s.m = 400;
   s.n = 2048;
   CHECK(chooseKernel(s).clusters == 64);
+  // Of few rows tiles are turned, where the kernel can do it and nobody has asked for others.
+  s = {};
+  s.turnable = true;
+  s.locals = 2;
+  s.m = kTurnedCols;
+  s.n = 5000;
+  s.k = 4096;
+  const KernelChoice turned = chooseKernel(s);
+  CHECK(turned.turned);
+  CHECK(turned.tileN == kTurnedCols);
+  CHECK(turned.clusters == 20);
+  CHECK(turned.flagBands == 1);
+  s.m = kTurnedCols + 1;
+  CHECK_FALSE(chooseKernel(s).turned);
+  s.m = 1;
+  s.tileN = 128;
+  CHECK_FALSE(chooseKernel(s).turned);
+  s.tileN = 0;
+  s.turnable = false;
+  CHECK_FALSE(chooseKernel(s).turned);
   // Without peers nothing is announced; wide tiles make one round of 2048 x 2048, narrow ones two of half the length and more.
   s = {};
   s.m = s.n = 2048;
