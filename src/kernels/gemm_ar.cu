@@ -12,14 +12,22 @@ constexpr KernelEntry<GemmArParams> entry() {
   return {gemmKernel<C>, C::L::kBytes};
 }
 
+// Only plain products have turned tiles.
+template <bool kGeneral>
+constexpr KernelEntry<GemmArParams> turned() {
+  if constexpr (kGeneral) {
+    return {};
+  } else {
+    return entry<sched::kTurnedCols, false>();
+  }
+}
+
 }  // namespace
 
 template <>
 const KernelTable<GemmArParams>& kernelTable<GemmArParams, Type::MK_IN, MK_GENERAL>() {
-  KernelEntry<GemmArParams> turned;
-  if constexpr (!MK_GENERAL) turned = entry<sched::kTurnedCols, false>();
   static const KernelTable<GemmArParams> table = {
-      {entry<128, false>(), entry<128, true>(), entry<256, false>(), entry<256, true>()}};
+      {entry<128, false>(), entry<128, true>(), entry<256, false>(), entry<256, true>(), turned<MK_GENERAL>()}};
   return table;
 }
 
