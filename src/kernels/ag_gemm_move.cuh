@@ -320,9 +320,9 @@ class Mover {
       return static_cast<uint32_t>(rowBytes - x < kChunkBytes ? rowBytes - x : kChunkBytes);
     };
     while (outRow < rows) {
-      // The piece that was in this buffer has been stored, and at least one after it.
-      if (row < rows && loaded - stored < L::kMoveBuffers - 1) {
-        storesRead<1>();
+      // The piece that was in this buffer has been stored, and kMoveBuffers - kAhead after it at least.
+      if (row < rows && loaded - stored < kAhead) {
+        storesRead<L::kMoveBuffers - kAhead>();
         const uint32_t slot = (first_ + loaded) % L::kMoveBuffers;
         const uint32_t bytes = piece(at), full = b_.at(L::kMoveFull + 8 * slot);
         barrierExpect(full, bytes);
@@ -333,7 +333,7 @@ class Mover {
           at = 0;
           ++row;
         }
-        if (row < rows && loaded - stored < L::kMoveBuffers - 1) continue;
+        if (row < rows && loaded - stored < kAhead) continue;
       }
       const uint32_t slot = (first_ + stored) % L::kMoveBuffers;
       barrierWait(b_.at(L::kMoveFull + 8 * slot), (first_ + stored) / L::kMoveBuffers & 1);
@@ -399,6 +399,8 @@ class Mover {
   }
 
   static constexpr int kFlagAfter = 4;  // stores of the next chunk
+  // Pieces that are loaded ahead; the other buffers are being stored.
+  static constexpr uint32_t kAhead = L::kMoveBuffers / 2;
 
   const Block<C>& b_;
   const AgGemmParams& p_;

@@ -28,10 +28,10 @@ using sched::Operation;
 template <int kN, Operation kOp>
 struct Layout {
   static constexpr bool kMoves = kOp == Operation::agGemm;
-  static constexpr uint32_t kStages = kN == 256 ? 3 : kN == 64 ? 8 : kMoves ? 4 : 5;
+  static constexpr uint32_t kStages = kN == 256 ? 3 : kN == 64 ? 8 : 5;
   // Chunks of a finished tile, per warpgroup; and of rows on their way to a peer.
   static constexpr uint32_t kBuffers = kN == 256 && !kMoves ? 4 : 2;
-  static constexpr uint32_t kMoveBuffers = kMoves ? 4 : 0;
+  static constexpr uint32_t kMoveBuffers = !kMoves ? 0 : kN == 256 ? 6 : 4;
   static constexpr uint32_t kABytes = kBlockRows * kStepK * 2;
   static constexpr uint32_t kBBytes = kN * kStepK * 2;
   static constexpr uint32_t kStageBytes = kABytes + kBBytes;

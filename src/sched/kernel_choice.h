@@ -41,9 +41,6 @@ struct KernelShape {
   uint32_t receiveAgents = 0;    // the caller's choice, or 0
 };
 
-// Blocks that suffice to fill the link with rows: each keeps 32 KiB under way, some 10 GB/s.
-constexpr uint32_t kMovers = 48;
-
 // The link's rate shared by the warpgroups of so many clusters: 2 KiB x 264 in 1450 ns.
 MK_HD constexpr uint32_t linkPaceNs(uint32_t clusters) { return 22 * clusters; }
 
@@ -91,7 +88,7 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   if (resultsTravel && twoRounds) c.flagBands = mostFlagBands(c.tileN);
   c.early = c.tileN == 256 ? 4 : 1;
   if (s.operation == Operation::agGemm)
-    c.movers = static_cast<uint32_t>(smaller(s.receiveAgents != 0 ? s.receiveAgents : kMovers,
+    c.movers = static_cast<uint32_t>(smaller(s.receiveAgents != 0 ? s.receiveAgents : ~0u,
                                              kClusterBlocks * (uint64_t{c.clusters} + c.receiveClusters)));
   return c;
 }

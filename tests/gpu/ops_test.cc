@@ -27,6 +27,14 @@ std::vector<Case> cases(bool network) {
     add({.m = 130, .n = 128, .k = 0, .window = window, .beta = 1});
     add({.m = 0, .n = 128, .k = 64, .window = window});
   }
+  // Tiles of the product transposed, by choice and by name.
+  add({.m = 40, .n = 520, .k = 256, .transposed = true, .window = true});
+  Case turned{.m = 64, .n = 264, .k = 72, .in = mkFloat16, .out = mkFloat16, .transposed = true, .window = true};
+  if (!network) {
+    turned.tune.tileM = 64;
+    turned.tune.tileN = 256;
+  }
+  add(turned);
   Case tuned{.m = 700, .n = 600, .k = 96, .window = true};
   tuned.tune.tileN = 128;
   tuned.tune.computeAgents = 6;

@@ -131,7 +131,7 @@ TEST_CASE("two rounds of narrow tiles are shared evenly, announced in bands and 
   // Rows that are gathered are moved beside computing, and nothing of the result travels; a node's card is fed by a cluster.
   s.operation = Operation::agGemm;
   const KernelChoice gather = chooseKernel(s);
-  CHECK(gather.movers == kMovers);
+  CHECK(gather.movers == kClusterBlocks * gather.clusters);
   CHECK(gather.paceNs == 0);
   CHECK(gather.receiveClusters == 0);
   s.nodes = 2;
