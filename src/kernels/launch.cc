@@ -99,6 +99,7 @@ std::string loadKernels(KernelDevice* device) {
 sched::GemmChoice clusterChoice(const sched::KernelChoice& kernel, sched::GemmChoice choice) {
   choice.tileM = sched::kClusterRows;
   choice.tileN = kernel.tileN;
+  choice.ownWindow = kernel.ownWindow;
   choice.parts = sched::kClusterBlocks * kernel.flagBands;
   return choice;
 }

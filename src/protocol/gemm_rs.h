@@ -4,10 +4,10 @@
 // the bias, and rounds once.
 //
 // Deadlock freedom.  Pushing a partial waits for nothing but the collecting rank's entering.  A tile this rank collects waits for
-// its peers' partials of the same tile.  In each wave of its order (sched/gemm_rs.h) a rank first computes what its peers
-// collect, then what it collects itself, and the waves are the same on all ranks of a node: so of the ranks whose compute agents
-// wait, take one in the earliest wave; its peers can go on until they have computed all that it needs in this wave, and it goes on
-// too.  Computing waits for no network, sending for computing alone (in the order of computing), and receiving for computing and
+// its peers' partials of the same tile.  Before an own tile a rank computes its peers' with the same number among their owner's
+// and those before (sched/gemm_rs.h).  So of the ranks whose compute agents wait, take the one that waits for the lowest number:
+// its peers can go on until they have computed theirs of that number, since what they may have to wait for before is lower, and it
+// goes on too.  Computing waits for no network, sending for computing alone (in the order of computing), and receiving for computing and
 // for other nodes' sending; so some rank can always go on, as long as one agent of each role runs; roles are taken by ticket, so
 // it does.
 #pragma once

@@ -44,7 +44,8 @@ struct GemmRsPlan {
   uint32_t chunkTiles = 1;
   uint64_t shardTiles = 0, shardChunks = 0;  // of a full shard
   RoleCounts roles;
-  uint32_t parts = 1;  // flags per tile
+  uint64_t ownWindow = 0;  // tiles of each local rank in a wave of the own node's rows
+  uint32_t parts = 1;      // flags per tile
 
   MK_HD constexpr const Place& place() const { return shape.place; }
   MK_HD constexpr bool multiNode() const { return shape.place.nodes > 1; }
@@ -99,14 +100,16 @@ struct GemmRsPlan {
 
   // ---- A rank's order.  First the rows of the other nodes, the next one's first: so the nodes send to different ones at a
   // time.  For each, waves of one chunk of every local rank's rail, the next rank's first and this rank's own last: the first
-  // node sums are complete after `locals` chunks.  Then the rows of this node in the same way, but whole shards at a time, so
-  // that the partial results of own rows have had the longest time to arrive.
+  // node sums are complete after `locals` chunks.  Then the rows of this node in the same way, in waves of `ownWindow` tiles:
+  // whole shards, so that the partial results of own rows have had the longest time to arrive, or fewer, so that own rows are
+  // computed while the link is busy.  Whatever the windows, each rank computes its peers' tiles with a number before its own with
+  // the same; so they may differ between ranks.
   MK_HD constexpr uint64_t positions() const { return place().nodes * place().locals * shardTiles; }
   MK_HD constexpr GemmRsTile at(uint64_t position) const {
     const uint64_t perNode = place().locals * shardTiles;
     const uint64_t step = position / perNode;
     const uint32_t node = target(static_cast<uint32_t>(step));
-    const uint64_t window = node == place().node ? shardTiles : chunkTiles;
+    const uint64_t window = node == place().node ? ownWindow : chunkTiles;
     const uint64_t inNode = position - step * perNode;
     const uint64_t first = inNode / (window * place().locals) * window;  // tile of a shard where the wave begins
     const uint64_t size = smaller(window, shardTiles - first);
@@ -216,6 +219,7 @@ MK_HD constexpr GemmRsPlan planGemmRs(const GemmRsShape& shape, const GemmChoice
   }
   p.chunkTiles = static_cast<uint32_t>(chunkTiles);
   p.shardChunks = ceilDiv(p.shardTiles, chunkTiles);
+  p.ownWindow = choice.ownWindow != 0 ? smaller(choice.ownWindow, larger(1, p.shardTiles)) : larger(1, p.shardTiles);
   p.parts = choice.parts != 0 ? choice.parts : 1;
   p.roles.send = nodes > 1 ? 1 : 0;
   p.roles.receive = nodes > 1 ? (choice.receiveAgents != 0 ? choice.receiveAgents : 1) : 0;

@@ -27,6 +27,7 @@ struct KernelChoice {
   uint32_t clusters = 1;         // that compute
   uint32_t receiveClusters = 0;  // that sum and finish what arrives from other nodes; AllGather: that send to them
   uint32_t copyClusters = 0;     // that copy peers' finished tiles to an ordinary C
+  uint32_t ownWindow = 0;        // ReduceScatter: GemmRsPlan's, or 0: whole shards
   uint32_t movers = 0;           // AllGather: blocks that copy rows to peers beside computing
 };
 
@@ -87,6 +88,10 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   if (resultsTravel && (twoRounds || s.k >= 1024)) c.paceNs = linkPaceNs(c.clusters);
   if (resultsTravel && twoRounds) c.flagBands = mostFlagBands(c.tileN);
   c.early = c.tileN == 256 ? 4 : 1;
+  // Where tiles take longer to push than to multiply, which is below some 1800 of K, own tiles are multiplied in between; half a
+  // round of them, so that of all clusters half push.
+  if (s.operation == Operation::gemmRs && s.locals > 1 && s.k <= 1536)
+    c.ownWindow = static_cast<uint32_t>(larger(1, c.clusters / 2));
   if (s.operation == Operation::agGemm)
     c.movers = static_cast<uint32_t>(smaller(s.receiveAgents != 0 ? s.receiveAgents : ~0u,
                                              kClusterBlocks * (uint64_t{c.clusters} + c.receiveClusters)));

@@ -21,9 +21,10 @@ struct RsOrder {
   uint32_t positions = 0, perNode = 1;
   uint32_t nodes = 1, locals = 1, node = 0, local = 0;
   uint32_t shardTiles = 1, shardChunks = 0, chunkTiles = 1, lastTiles = 1;  // the last: of a shard's last chunk
+  uint32_t ownWindow = 1, ownWaves = 0, lastOwn = 1;                        // the last: tiles in the last wave
   uint32_t m = 0, n = 0, height = 0, tileM = 1, tileN = 1, groupRows = 1;
   RankMap ranks;
-  FastDivision byNode, byWave, byShard, byChunk, byLastChunk;
+  FastDivision byNode, byWave, byChunk, byLastChunk, byOwnWave, byOwn, byLastOwn;
   // Of tiles within a group of tile rows, which is smaller at a shard's end.  One shard at most is short and not empty.
   FastDivision byGroup, byRows, byFullLast, byShortLast;
 
@@ -48,7 +49,12 @@ struct RsOrder {
     lastTiles = shardChunks == 0 ? 1 : shardTiles - (shardChunks - 1) * chunkTiles;
     byNode = FastDivision(perNode);
     byWave = FastDivision(uint64_t{chunkTiles} * locals);
-    byShard = FastDivision(shardTiles);
+    ownWindow = static_cast<uint32_t>(p.ownWindow);
+    ownWaves = static_cast<uint32_t>(ceilDiv(shardTiles, ownWindow));
+    lastOwn = ownWaves == 0 ? 1 : shardTiles - (ownWaves - 1) * ownWindow;
+    byOwnWave = FastDivision(uint64_t{ownWindow} * locals);
+    byOwn = FastDivision(ownWindow);
+    byLastOwn = FastDivision(lastOwn);
     byChunk = FastDivision(chunkTiles);
     byLastChunk = FastDivision(lastTiles);
     byGroup = FastDivision(groupRows * ceilDiv(n, tileN));
@@ -63,17 +69,15 @@ struct RsOrder {
     const uint32_t step = byNode.divide(position);
     const uint32_t inNode = position - step * perNode;
     s.node = wrapped(node + 1 + step, nodes);
-    uint32_t index = 0, turn = 0;  // of the shard; which local rank's
-    if (s.node == node) {
-      turn = byShard.divide(inNode);
-      index = inNode - turn * shardTiles;
-    } else {
-      const uint32_t wave = byWave.divide(inNode);
-      const uint32_t inWave = inNode - wave * chunkTiles * locals;
-      const bool last = wave + 1 == shardChunks;
-      turn = last ? byLastChunk.divide(inWave) : byChunk.divide(inWave);
-      index = wave * chunkTiles + inWave - turn * (last ? lastTiles : chunkTiles);
-    }
+    const bool own = s.node == node;
+    const uint32_t window = own ? ownWindow : chunkTiles;
+    const uint32_t wave = own ? byOwnWave.divide(inNode) : byWave.divide(inNode);
+    const uint32_t inWave = inNode - wave * window * locals;
+    const bool last = wave + 1 == (own ? ownWaves : shardChunks);
+    const uint32_t size = last ? (own ? lastOwn : lastTiles) : window;
+    const FastDivision& bySize = last ? (own ? byLastOwn : byLastChunk) : own ? byOwn : byChunk;
+    const uint32_t turn = bySize.divide(inWave);                  // which local rank's
+    const uint32_t index = wave * window + inWave - turn * size;  // of the shard
     s.owner = wrapped(local + 1 + turn, locals);
 
     const uint32_t rank = ranks.rank(s.node, s.owner);

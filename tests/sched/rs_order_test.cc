@@ -61,12 +61,41 @@ TEST_CASE("the order of a reduce-scatter in 32 bits is the plan's") {
     choice.tileM = 256;
     choice.tileN = 128;
     choice.parts = 2;
+    choice.ownWindow = static_cast<uint32_t>(m % 5 * 7);
     for (const World world : {World{1, 4}, World{2, 2}, World{4, 1}}) {
       const Scatter s = scatterOf(world, m, 1000, choice, world.nodes == 2);
       for (const GemmRsPlan& p : s.plans) compare(p);
     }
   }
   CHECK(positions > 100000);
+}
+
+TEST_CASE("whatever the windows, peers' tiles come before the own one with the same number") {
+  uint64_t own = 0;
+  for (const World world : {World{1, 2}, World{1, 5}, World{2, 3}}) {
+    for (const uint32_t window : {0u, 1u, 2u, 7u, 30u, 1000u}) {
+      GemmChoice choice;
+      choice.tileM = 4;
+      choice.tileN = 16;
+      choice.ownWindow = window;
+      const Scatter s = scatterOf(world, 23 * world.ranks() - 9, 60, choice, false);
+      for (const GemmRsPlan& p : s.plans) {
+        // Of the own node's rows: tiles of each local rank so far.
+        std::vector<uint64_t> done(p.place().locals);
+        for (uint64_t i = 0; i < p.positions(); ++i) {
+          const GemmRsTile t = p.at(i);
+          if (t.node != p.place().node) continue;
+          MUST(t.index == done[t.local], describe(p) << ", window " << window << ", position " << i);
+          ++done[t.local];
+          if (!t.mine) continue;
+          ++own;
+          for (const uint64_t peers : done) MUST(peers >= t.index + 1, describe(p) << ", window " << window);
+        }
+        for (const uint64_t all : done) MUST(all == p.shardTiles, describe(p) << ", window " << window);
+      }
+    }
+  }
+  CHECK(own > 1000);
 }
 
 TEST_CASE("other nodes' rows come first, and within a node's those that peers collect") {
