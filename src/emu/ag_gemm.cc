@@ -28,12 +28,13 @@ class AgGemmPlatform : public TilePlatform {
   }
   void finishTile(const Task& t) { engine_.finish(op_, t.shape); }
   void storeOut(const Task& t) { engine_.storeFinished(t.shape, op_.out, op_.c, op_.cStride); }
-  void copyRows(const RowsAt& from, const RowsAt& to, uint64_t rows) {
+  void copyRows(const RowsAt& from, const RowsAt& to, uint64_t rows, uint64_t firstCol, uint64_t cols) {
     const Rows source = at(from), target = at(to);
     if (source.data == target.data) return;  // a shard that lies where it belongs in `gathered`
     const uint64_t size = typeBytes(op_.in);
     for (uint64_t r = 0; r < rows; ++r)
-      std::memcpy(target.data + r * target.stride * size, source.data + r * source.stride * size, op_.k * size);
+      std::memcpy(target.data + (r * target.stride + firstCol) * size,
+                  source.data + (r * source.stride + firstCol) * size, cols * size);
     progress();
     AgentPool::idle();  // the time of a chunk
   }

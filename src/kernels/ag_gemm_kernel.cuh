@@ -66,11 +66,11 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const bool first = senders != 0 && ticket == 0 && b.index == 0;
 
   if (threadIdx.x >= 128) {
-    registersUp<kComputeRegisters>();
+    registersUp<kComputeRegisters<C>>();
     if (computes) Computer<C>(b, threadIdx.x - 128).run();
     if (threadIdx.x == 128) barrierArrive(b.at(L::kDrained));
   } else {
-    registersDown<kMoveRegisters>();
+    registersDown<kMoveRegisters<C>>();
     if (warp == 1) {
       bool controls = first;
       if (senders == 0 && b.index == 0 && lane == 0) {

@@ -32,6 +32,22 @@ std::string launchAgGemm(const RankMemory& memory, const sched::AgGemmPlan& plan
       &p.all,
       {"gathered", op.in, plan.windowed() ? op.gathered[memory.place.local] : nullptr, shards.m, k, op.gatheredStride},
       128);
+  if (plan.sliceCols != 0) {
+    const uint64_t rows = shards.rows(plan.mine().rank), first = shards.first(plan.mine().rank);
+    maps.reads(&p.shard, {"A", op.in, op.a, rows, k, op.aStride}, 64);
+    for (uint32_t l = 0; l < memory.place.locals; ++l) {
+      if (l == memory.place.local) continue;
+      for (uint32_t bank = 0; bank < 2; ++bank) {
+        if (plan.windowed()) {
+          char* const at = op.gathered[l] + first * op.gatheredStride * typeBytes(op.in);
+          maps.writes(&p.atPeer[l][bank], {"a peer's gathered", op.in, at, rows, k, op.gatheredStride}, 64);
+        } else {
+          char* const at = memory.heaps[l] + memory.heapLayout.data(bank) + plan.packed(plan.mine(), 0);
+          maps.writes(&p.atPeer[l][bank], {"a peer's gathered rows", op.in, at, rows, k, k}, 64);
+        }
+      }
+    }
+  }
   if (!maps.why().empty()) return maps.why();
   const bool general = plan.multiNode() || !isPlain(op) || op.out == Type::f32;
   return launchKernel("AllGather+GEMM", &p, general, stream);

@@ -50,6 +50,8 @@ __device__ __forceinline__ void loadRows(const Block<C>& b) {
   constexpr uint32_t kAhead = 6;
   const uint32_t claimAt = p.kSteps > kAhead + 2 ? p.kSteps - kAhead - 2 : 0;
   const uint32_t announceAt = p.kSteps > kAhead ? p.kSteps - kAhead : 1;
+  const uint32_t slices = static_cast<uint32_t>(p.plan.slices());
+  const uint32_t sliceSteps = static_cast<uint32_t>(p.plan.sliceCols / kStepK);
   sched::AgStep step;
   bool more = true;
   if (leads) {
@@ -76,15 +78,19 @@ __device__ __forceinline__ void loadRows(const Block<C>& b) {
       shardRow = t.shardRow;
       col = t.col;
     }
-    if (!isOwnRows(b, node, local)) {
-      // Producer: this block's warp 1, in watchRows().
-      while (sharedLoadAcquire(b.at(L::kRowsKnown)) < number) {
-      }
-      fenceAsyncGlobal();
-    }
+    const bool own = isOwnRows(b, node, local);
     const RowsSource<C> from(b, epoch, node, local, rank);
     bool told = false;
+    uint32_t slice = 0, nextSlice = 0;  // and the step with which it begins
     loader.tile(from.map, from.row + shardRow, col, [&](uint32_t k) {
+      if (!own && k == nextSlice) {
+        ++slice;
+        nextSlice = slice == slices ? ~0u : nextSlice + sliceSteps;
+        // Producer: this block's warp 1, in watchRows().
+        while (sharedLoadAcquire(b.at(L::kRowsKnown)) < (number - 1) * slices + slice) {
+        }
+        fenceAsyncGlobal();
+      }
       if (!leads) return;
       if (k == claimAt) {
         if (number == 1) schedule.awaitOthers();
@@ -108,6 +114,7 @@ __device__ __forceinline__ void watchRows(const Block<C>& b, uint32_t lane) {
   LanePlatform<C::kGeneral> platform(p.memory, sched::Role::compute);
   const uint64_t epoch = platform.epoch(), flags = b.bankFlags(epoch);
   TaskReader<C> tasks(b);
+  const uint32_t slices = static_cast<uint32_t>(p.plan.slices());
   bool failed = false;
   for (uint32_t number = 1;; ++number) {
     RowsTask t = {};
@@ -120,10 +127,10 @@ __device__ __forceinline__ void watchRows(const Block<C>& b, uint32_t lane) {
     share(&t.rank);
     share(&t.firstChunk);
     share(&t.endChunk);
-    if (!isOwnRows(b, t.node, t.local) && !failed) {
+    for (uint32_t slice = 0; slice < slices && !failed && !isOwnRows(b, t.node, t.local); ++slice) {
       for (uint32_t chunk = t.firstChunk + lane; chunk < t.endChunk && !failed; chunk += 32) {
         protocol::Why why{protocol::Stage::peerRows, static_cast<int32_t>(t.local), -1, chunk};
-        uint64_t offset = flags + p.plan.chunkFlag(p.plan.shard(t.node, t.local), chunk) * 8;
+        uint64_t offset = flags + p.plan.chunkFlag(p.plan.shard(t.node, t.local), chunk, slice) * 8;
         if (b.multiNode() && t.local == b.local()) {
           const sched::Place& at = p.memory.place;
           const uint32_t distance = at.node >= t.node ? at.node - t.node : at.node + at.nodes - t.node;
@@ -131,7 +138,7 @@ __device__ __forceinline__ void watchRows(const Block<C>& b, uint32_t lane) {
           offset = sched::arrivalFlag(p.memory.heapLayout, p.memory.controlLayout, p.plan.slot(distance, chunk),
                                       p.plan.sender(distance), epoch);
         }
-        // Producer: local rank t.local, in Mover::storeAtPeer(); or, of my own rail, the node before or t.node, in send().
+        // Producer: local rank t.local, in Mover::raise(); or, of my own rail, the node before or t.node, in send().
         failed = !platform.wait(protocol::heap(b.local(), offset), epoch, protocol::Match::equal, why);
       }
       // The rows were written by peers' copy units or a card, and the copy unit reads them next.
@@ -140,10 +147,11 @@ __device__ __forceinline__ void watchRows(const Block<C>& b, uint32_t lane) {
       if (lane == 0) {
         if (failed) sharedStoreRelease(b.at(L::kFailed), 1);
         platform.progress();
+        sharedStoreRelease(b.at(L::kRowsKnown), (number - 1) * slices + slice + 1);
       }
+      __syncwarp();
     }
-    __syncwarp();
-    if (lane == 0) sharedStoreRelease(b.at(L::kRowsKnown), number);
+    if (lane == 0) sharedStoreRelease(b.at(L::kRowsKnown), number * slices);
   }
 }
 
@@ -229,7 +237,8 @@ class Mover {
         plan_(b.p.plan),
         platform_(b.p.memory, sched::Role::move),
         bank_(b.bankData(platform_.epoch())),
-        flags_(b.bankFlags(platform_.epoch())) {}
+        flags_(b.bankFlags(platform_.epoch())),
+        pace_(b.p.choice.paceNs, 0) {}
 
   // False: it left early.
   __device__ __forceinline__ bool run() {
@@ -259,8 +268,12 @@ class Mover {
       } else if (t.target == Plan::Target::peer) {
         // Producer: this launch's control agent, once the peer has entered.
         if (!own(OwnLayout::peerOpen(t.peer), Why{Stage::entered, static_cast<int32_t>(t.peer), -1, 0})) return false;
-        copy(from, plan_.windowed() ? inGathered(t.peer, t.from, row) : inBank(t.peer, t.from, row), rows);
-        pending_ = flag(t.peer, plan_.chunkFlag(t.from, t.chunk));
+        if (plan_.sliceCols != 0) {
+          copyBoxes(t, rows);
+        } else {
+          copy(from, plan_.windowed() ? inGathered(t.peer, t.from, row) : inBank(t.peer, t.from, row), rows);
+        }
+        pending_ = flag(t.peer, plan_.chunkFlag(t.from, t.chunk, t.slice));
         since_ = 0;
         toPeers_ = toPeers;
       } else if (plan_.shape.gathered != sched::Gathered::none) {
@@ -305,7 +318,33 @@ class Mover {
     return inBank(b_.local(), s, row);
   }
 
-  // By way of shared memory: buffers are filled ahead of the stores that empty them.
+  // By way of shared memory: buffers are filled ahead of the stores that empty them.  load(piece, buffer, barrier) returns the
+  // bytes it asks for; store(piece, buffer).
+  template <class Load, class Store>
+  __device__ __forceinline__ void pieces(uint32_t count, Load&& load, Store&& store) {
+    uint32_t loaded = 0;
+    for (uint32_t stored = 0; stored < count; ++stored) {
+      for (; loaded < count && loaded - stored < kAhead; ++loaded) {
+        // The piece that was in this buffer has been stored, and kMoveBuffers - kAhead after it at least.
+        storesRead<L::kMoveBuffers - kAhead>();
+        const uint32_t slot = (first_ + loaded) % L::kMoveBuffers;
+        load(loaded, b_.at(L::kMoved + slot * kChunkBytes), b_.at(L::kMoveFull + 8 * slot));
+      }
+      const uint32_t slot = (first_ + stored) % L::kMoveBuffers;
+      barrierWait(b_.at(L::kMoveFull + 8 * slot), (first_ + stored) / L::kMoveBuffers & 1);
+      pace_.step();
+      store(stored, b_.at(L::kMoved + slot * kChunkBytes));
+      storesCommit();
+      // The chunk before is out when only newer stores are under way.
+      if (pending_ != nullptr && ++since_ == kFlagAfter) {
+        storesWait<kFlagAfter>();
+        raise();
+      }
+    }
+    first_ += count;
+    // Few pieces follow each other here: the flag of the chunk before has waited long enough.
+    flush();
+  }
   __device__ __forceinline__ void copy(Rows from, Rows to, uint64_t rows) {
     uint64_t rowBytes = plan_.rowBytes();
     if (from.data == to.data || rowBytes == 0) return;  // a shard that lies where it belongs in `gathered`
@@ -313,48 +352,58 @@ class Mover {
       rowBytes *= rows;
       rows = 1;
     }
-    uint64_t row = 0, at = 0;        // of the next piece to load
-    uint64_t outRow = 0, outAt = 0;  // of the next to store
-    uint32_t loaded = 0, stored = 0;
-    const auto piece = [&](uint64_t x) {
-      return static_cast<uint32_t>(rowBytes - x < kChunkBytes ? rowBytes - x : kChunkBytes);
+    struct Cursor {
+      uint64_t row = 0, at = 0;
+      __device__ __forceinline__ uint32_t bytes(uint64_t rowBytes) const {
+        return static_cast<uint32_t>(rowBytes - at < kChunkBytes ? rowBytes - at : kChunkBytes);
+      }
+      __device__ __forceinline__ void next(uint64_t rowBytes) {
+        at += kChunkBytes;
+        if (at < rowBytes) return;
+        at = 0;
+        ++row;
+      }
+    } in, out;
+    const uint32_t perRow = static_cast<uint32_t>((rowBytes + kChunkBytes - 1) / kChunkBytes);
+    pieces(
+        static_cast<uint32_t>(perRow * rows),
+        [&](uint32_t, uint32_t buffer, uint32_t full) {
+          const uint32_t bytes = in.bytes(rowBytes);
+          barrierExpect(full, bytes);
+          loadBytes(buffer, from.data + in.row * from.stride + in.at, bytes, full);
+          in.next(rowBytes);
+        },
+        [&](uint32_t, uint32_t buffer) {
+          storeBytes(to.data + out.row * to.stride + out.at, buffer, out.bytes(rowBytes));
+          out.next(rowBytes);
+        });
+  }
+  // A slice of a chunk of this rank's shard, to a peer, in boxes of 64 rows by 64 columns; past the ends of the shard and of its
+  // rows nothing is stored.
+  __device__ __forceinline__ void copyBoxes(const Plan::Move& t, uint64_t rows) {
+    const uint32_t row = static_cast<uint32_t>(plan_.chunkRow(t.chunk)),
+                   col = static_cast<uint32_t>(plan_.sliceCol(t.slice));
+    const uint32_t across = static_cast<uint32_t>((plan_.colsIn(t.slice) + 63) / 64);
+    const sched::FastDivision byRow(across);
+    const CUtensorMap* const to = &p_.atPeer[t.peer][platform_.epoch() & 1];
+    const auto boxAt = [&](uint32_t i, uint32_t* x, uint32_t* y) {
+      const uint32_t down = byRow.divide(i);
+      *x = col + (i - down * across) * 64;
+      *y = row + down * 64;
     };
-    while (outRow < rows) {
-      // The piece that was in this buffer has been stored, and kMoveBuffers - kAhead after it at least.
-      if (row < rows && loaded - stored < kAhead) {
-        storesRead<L::kMoveBuffers - kAhead>();
-        const uint32_t slot = (first_ + loaded) % L::kMoveBuffers;
-        const uint32_t bytes = piece(at), full = b_.at(L::kMoveFull + 8 * slot);
-        barrierExpect(full, bytes);
-        loadBytes(b_.at(L::kMoved + slot * kChunkBytes), from.data + row * from.stride + at, bytes, full);
-        ++loaded;
-        at += bytes;
-        if (at == rowBytes) {
-          at = 0;
-          ++row;
-        }
-        if (row < rows && loaded - stored < kAhead) continue;
-      }
-      const uint32_t slot = (first_ + stored) % L::kMoveBuffers;
-      barrierWait(b_.at(L::kMoveFull + 8 * slot), (first_ + stored) / L::kMoveBuffers & 1);
-      const uint32_t bytes = piece(outAt);
-      storeBytes(to.data + outRow * to.stride + outAt, b_.at(L::kMoved + slot * kChunkBytes), bytes);
-      storesCommit();
-      ++stored;
-      outAt += bytes;
-      if (outAt == rowBytes) {
-        outAt = 0;
-        ++outRow;
-      }
-      // The chunk before is out when only newer stores are under way.
-      if (pending_ != nullptr && ++since_ == kFlagAfter) {
-        storesWait<kFlagAfter>();
-        raise();
-      }
-    }
-    first_ += stored;
-    // Few pieces follow each other here: the flag of the chunk before has waited long enough.
-    if (pending_ != nullptr) flush();
+    pieces(
+        across * static_cast<uint32_t>((rows + 63) / 64),
+        [&](uint32_t i, uint32_t buffer, uint32_t full) {
+          uint32_t x = 0, y = 0;
+          boxAt(i, &x, &y);
+          barrierExpect(full, kChunkBytes);
+          loadBox(buffer, &p_.shard, x, y, full);
+        },
+        [&](uint32_t i, uint32_t buffer) {
+          uint32_t x = 0, y = 0;
+          boxAt(i, &x, &y);
+          storeBox(to, buffer, x, y);
+        });
   }
   // Raises the flag of the chunk that is on its way to a peer.
   __device__ __forceinline__ void flush() {
@@ -380,20 +429,26 @@ class Mover {
   }
   // Until a chunk of another rank's shard is there.
   __device__ __forceinline__ bool awaitChunk(const sched::Shard& s, uint64_t chunk) {
-    const uint64_t e = platform_.epoch();
-    uint64_t offset = flags_ + plan_.chunkFlag(s, chunk) * 8;
-    Why why{Stage::peerRows, static_cast<int32_t>(s.local), -1, chunk};
-    if (s.local == b_.local()) {
-      const sched::Place& at = p_.memory.place;
-      const uint32_t distance = (at.node + at.nodes - s.node) % at.nodes;
-      offset = sched::arrivalFlag(p_.memory.heapLayout, p_.memory.controlLayout, plan_.slot(distance, chunk),
-                                  plan_.sender(distance), e);
-      why = Why{Stage::railRows, -1, static_cast<int32_t>(s.node), chunk};
+    if (s.local != b_.local()) {
+      for (uint64_t slice = 0; slice < plan_.slices(); ++slice) {
+        // Producer: local rank s.local, in raise().
+        if (!arrived(flags_ + plan_.chunkFlag(s, chunk, slice) * 8,
+                     Why{Stage::peerRows, static_cast<int32_t>(s.local), -1, chunk}))
+          return false;
+      }
+      return true;
     }
+    const sched::Place& at = p_.memory.place;
+    const uint32_t distance = (at.node + at.nodes - s.node) % at.nodes;
+    // Producer: the rail peer there, in send().
+    return arrived(sched::arrivalFlag(p_.memory.heapLayout, p_.memory.controlLayout, plan_.slot(distance, chunk),
+                                      plan_.sender(distance), platform_.epoch()),
+                   Why{Stage::railRows, -1, static_cast<int32_t>(s.node), chunk});
+  }
+  __device__ __forceinline__ bool arrived(uint64_t offset, const Why& why) {
     const protocol::Ref ref = protocol::heap(b_.local(), offset);
-    if (!platform_.ready(ref, e, protocol::Match::equal)) flush();
-    // Producer: local rank s.local, in raise(); or, of my own rail, the rail peer there, in send().
-    if (!platform_.wait(ref, e, protocol::Match::equal, why)) return false;
+    if (!platform_.ready(ref, platform_.epoch(), protocol::Match::equal)) flush();
+    if (!platform_.wait(ref, platform_.epoch(), protocol::Match::equal, why)) return false;
     fenceAsyncGlobal();
     return true;
   }
@@ -407,6 +462,7 @@ class Mover {
   const Plan& plan_;
   LanePlatform<C::kGeneral> platform_;
   const uint64_t bank_, flags_;
+  Pace pace_;
   uint32_t first_ = 0;           // pieces before this copy
   uint64_t* pending_ = nullptr;  // flag of a chunk that is on its way to a peer
   int since_ = 0;                // stores since

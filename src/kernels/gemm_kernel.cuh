@@ -86,7 +86,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const bool first = ticket == 0 && others != 0 && b.index == 0;
 
   if (threadIdx.x >= 128) {
-    registersUp<kComputeRegisters>();
+    registersUp<kComputeRegisters<C>>();
     const uint32_t thread = threadIdx.x - 128;
     if (computes) {
       Computer<C>(b, thread).run();
@@ -105,7 +105,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     }
     if (thread == 0) barrierArrive(b.at(L::kDrained));
   } else {
-    registersDown<kMoveRegisters>();
+    registersDown<kMoveRegisters<C>>();
     if (lane == 0) {
       if (warp == 1) {
         bool controls = first;

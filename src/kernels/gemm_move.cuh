@@ -109,6 +109,7 @@ class Pace {
   __device__ __forceinline__ Pace(uint32_t ns, uint32_t group)
       : ns_(ns), offset_((blockIdx.x * 2 + group) * ns / (2 * gridDim.x)) {}
   __device__ __forceinline__ void step() {
+    if (ns_ == 0) return;
     uint64_t now = clockNs();
     if (next_ == 0) next_ = now + offset_;
     while (now < next_) now = clockNs();

@@ -37,8 +37,11 @@ __device__ __forceinline__ void initBarriers(const Block<C>& b) {
   barrierInitDone();
 }
 
-// Registers of a thread: 2 warpgroups and 1, of 168 each at the start.
-constexpr int kComputeRegisters = 224, kMoveRegisters = 56;
+// Registers of a thread: 2 warpgroups and 1, of 168 each at the start.  Whoever moves rows needs more.
+template <class C>
+constexpr int kComputeRegisters = C::kSums ? 224 : 208;
+template <class C>
+constexpr int kMoveRegisters = C::kSums ? 56 : 96;
 
 // Brings what every launch reads of its parameters into the constant cache, and the tensor maps.
 template <class C>

@@ -100,6 +100,11 @@ sched::GemmChoice clusterChoice(const sched::KernelChoice& kernel, sched::GemmCh
   choice.tileM = sched::kClusterRows;
   choice.tileN = kernel.tileN;
   choice.ownWindow = kernel.ownWindow;
+  if (kernel.sliceCols != 0 && choice.chunkRows == 0) {
+    choice.chunkRows = kernel.chunkRows;
+    choice.sliceCols = kernel.sliceCols;
+    choice.groupChunks = kernel.groupChunks;
+  }
   choice.parts = sched::kClusterBlocks * kernel.flagBands;
   return choice;
 }

@@ -60,6 +60,8 @@ struct AgGemmParams : GemmParams {
   CUtensorMap shortC;    // likewise, of the shard that is not a whole one
   CUtensorMap banks[2];  // gathered rows in this rank's heap, by parity of the epoch
   CUtensorMap all;       // where they are in a window
+  // With slices, in boxes of 64 x 64: this rank's shard, and its place at each local peer, by parity of the epoch.
+  CUtensorMap shard, atPeer[kMaxLocals][2];
   char* gathered[kMaxLocals];
   uint64_t gatheredStride;
   sched::AgGemmPlan plan;

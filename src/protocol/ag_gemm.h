@@ -93,7 +93,8 @@ class AgGemm : public RoleLoops<P, AgGemm<P>> {
       switch (t.target) {
         case Plan::Target::bank:
           if (!waitOwn(OwnLayout::bankOpen, Stage::bank)) return false;
-          p_.copyRows(rowsOf(t.from, plan_.chunkRow(t.chunk)), inBank(at_.local, t), plan_.rowsIn(t.from, t.chunk));
+          p_.copyRows(rowsOf(t.from, plan_.chunkRow(t.chunk)), inBank(at_.local, t), plan_.rowsIn(t.from, t.chunk), 0,
+                      plan_.shape.k);
           p_.publish(bankFlag(at_.local, plan_.chunkFlag(t.from, t.chunk)), p_.epoch(), Scope::device);
           break;
         case Plan::Target::peer:
@@ -130,8 +131,8 @@ class AgGemm : public RoleLoops<P, AgGemm<P>> {
     if (!this->waitPeerOpen(t.peer)) return false;
     const uint64_t row = plan_.chunkRow(t.chunk);
     const RowsAt to = plan_.windowed() ? inGathered(t.peer, t.from, row) : inBank(t.peer, t);
-    p_.copyRows(rowsOf(t.from, row), to, plan_.rowsIn(t.from, t.chunk));
-    p_.publish(bankFlag(t.peer, plan_.chunkFlag(t.from, t.chunk)), p_.epoch(), Scope::node);
+    p_.copyRows(rowsOf(t.from, row), to, plan_.rowsIn(t.from, t.chunk), plan_.sliceCol(t.slice), plan_.colsIn(t.slice));
+    p_.publish(bankFlag(t.peer, plan_.chunkFlag(t.from, t.chunk, t.slice)), p_.epoch(), Scope::node);
     if (!p_.arrive(OwnLayout::tilesOut, toPeers)) return true;
     for (uint32_t l = 0; l < at_.locals; ++l) {
       if (l != at_.local) p_.publish(bankFlag(l, plan_.outFlag(at_.local)), p_.epoch(), Scope::node);
@@ -140,15 +141,20 @@ class AgGemm : public RoleLoops<P, AgGemm<P>> {
   }
   MK_HD void copyToGathered(const sched::Shard& s, uint64_t chunk) {
     const uint64_t row = plan_.chunkRow(chunk);
-    p_.copyRows(rowsOf(s, row), inGathered(at_.local, s, row), plan_.rowsIn(s, chunk));
+    p_.copyRows(rowsOf(s, row), inGathered(at_.local, s, row), plan_.rowsIn(s, chunk), 0, plan_.shape.k);
   }
 
   // Until a chunk of another rank's shard is there.
   MK_HD bool waitChunk(const sched::Shard& s, uint64_t chunk) {
     if (plan_.isMine(s)) return true;
-    // Producer: local rank s.local, in storeAtPeer().
-    if (!plan_.onMyRail(s))
-      return waitFlag(plan_.chunkFlag(s, chunk), Why{Stage::peerRows, int32_t(s.local), -1, chunk});
+    if (!plan_.onMyRail(s)) {
+      for (uint64_t slice = 0; slice < plan_.slices(); ++slice) {
+        // Producer: local rank s.local, in storeAtPeer().
+        if (!waitFlag(plan_.chunkFlag(s, chunk, slice), Why{Stage::peerRows, int32_t(s.local), -1, chunk}))
+          return false;
+      }
+      return true;
+    }
     // Producer: the rail peer there, in send().
     const uint32_t distance = (at_.node + at_.nodes - s.node) % at_.nodes;
     return this->waitArrival(plan_.slot(distance, chunk), plan_.sender(distance), Stage::railRows, chunk);

@@ -83,10 +83,11 @@ struct RowsAt {
 
 template <class P>
 concept AgGemmPlatform = Platform<P> && requires(P p, const sched::AgGemmPlan::TileTask& t, const RowsAt& rows) {
-  p.multiply(t, rows);                  // those rows of A * this rank's B, in fp32
-  p.finishTile(t);                      // scale, beta * C, bias, activation; rounds to C's type
-  p.storeOut(t);                        // to my C
-  p.copyRows(rows, rows, uint64_t{1});  // from, to, how many; complete for what is published next
+  p.multiply(t, rows);  // those rows of A * this rank's B, in fp32
+  p.finishTile(t);      // scale, beta * C, bias, activation; rounds to C's type
+  p.storeOut(t);        // to my C
+  p.copyRows(rows, rows, uint64_t{1}, uint64_t{0},
+             uint64_t{8});  // from, to, how many, of which columns; complete for what is published next
 };
 
 template <class P>

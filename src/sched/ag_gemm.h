@@ -43,6 +43,10 @@ struct AgGemmPlan {
   uint32_t tileM = 1, tileN = 1;
   uint32_t groupRows = 8;
   uint64_t chunkRows = 1;
+  // On one node chunks may travel in slices of so many columns: those of all chunks of a group, then the next.  So tiles
+  // whose rows are not all there can be begun, and all that are under way end soon after the last slice.
+  uint64_t sliceCols = 0;    // 0: whole rows
+  uint64_t groupChunks = 1;  // each rank's own affair
   Exchange exchange = Exchange::direct;
   RoleCounts roles;
 
@@ -76,6 +80,13 @@ struct AgGemmPlan {
   }
   MK_HD constexpr uint64_t chunkBytes(const Shard& s, uint64_t chunk) const { return rowsIn(s, chunk) * rowBytes(); }
 
+  MK_HD constexpr uint64_t slices() const { return sliceCols == 0 ? 1 : larger(1, ceilDiv(shape.k, sliceCols)); }
+
+  MK_HD constexpr uint64_t sliceCol(uint64_t slice) const { return slice * sliceCols; }
+  MK_HD constexpr uint64_t colsIn(uint64_t slice) const {
+    return slices() == 1 ? shape.k : smaller(sliceCols, shape.k - sliceCol(slice));
+  }
+
   // ---- Places in the data part of a bank (offsets from its start): packed rows, at the same place on every rank.  Where
   // `gathered` is a window, local peers store there, and the heap has room for the rail's shards alone.
   MK_HD constexpr uint64_t packed(const Shard& s, uint64_t shardRow) const {
@@ -105,10 +116,10 @@ struct AgGemmPlan {
   MK_HD constexpr uint64_t arrivalWords() const { return slots() * place().nodes; }
   // Raised by a local rank: the chunk is in my bank or window.  Of my own shard, by this rank's agents: it is in my bank, for
   // the network to read.
-  MK_HD constexpr uint64_t chunkFlag(const Shard& s, uint64_t chunk) const {
-    return arrivalWords() + s.rank * mostChunks() + chunk;
+  MK_HD constexpr uint64_t chunkFlag(const Shard& s, uint64_t chunk, uint64_t slice = 0) const {
+    return arrivalWords() + (s.rank * mostChunks() + chunk) * slices() + slice;
   }
-  MK_HD constexpr uint64_t outFlagBase() const { return arrivalWords() + shards.ranks * mostChunks(); }
+  MK_HD constexpr uint64_t outFlagBase() const { return arrivalWords() + shards.ranks * mostChunks() * slices(); }
   // Raised by local rank `from`: all it has to store at mine is there.
   MK_HD constexpr uint64_t outFlag(uint32_t from) const { return outFlagBase() + from; }
   MK_HD constexpr uint64_t flagWords() const { return outFlagBase() + place().locals; }
@@ -138,7 +149,8 @@ struct AgGemmPlan {
   }
 
   // ---- Moving chunks within the node, in the order in which tasks are claimed: the own shard into the bank for the network,
-  // shard by shard to each local peer, to the own `gathered`; then what comes from other nodes, each chunk to all.
+  // shard by shard to each local peer (with slices: group by group, in each slice by slice), to the own `gathered`; then what
+  // comes from other nodes, each chunk to all.
   enum class Target : uint32_t { bank, peer, self };  // self: the own `gathered`, if there is one
   struct Move {
     bool exists = false;
@@ -147,12 +159,35 @@ struct AgGemmPlan {
     uint32_t distance = 0;  // in nodes, from the shard's to mine
     Target target = Target::self;
     uint32_t peer = 0;
+    uint64_t slice = 0;  // to a peer
   };
   MK_HD constexpr uint64_t stageMoves() const { return multiNode() ? mostChunks() : 0; }
-  MK_HD constexpr uint64_t moves() const { return stageMoves() + mostChunks() * place().locals * place().nodes; }
+  MK_HD constexpr uint64_t slicedMoves() const {  // with slices, to all local peers
+    return slices() > 1 ? (place().locals - 1) * mostChunks() * slices() : 0;
+  }
+  MK_HD constexpr uint64_t moves() const {
+    if (slices() > 1) return slicedMoves() + mostChunks();
+    return stageMoves() + mostChunks() * place().locals * place().nodes;
+  }
   MK_HD constexpr Move move(uint64_t number) const {
     Move t;
-    if (number < stageMoves()) {
+    if (slices() > 1) {
+      const bool toPeer = number < slicedMoves();
+      const uint64_t perPeer = mostChunks() * slices();
+      const uint64_t step = toPeer ? number / perPeer : place().locals - 1;
+      if (toPeer) {
+        const uint64_t inPeer = number - step * perPeer;
+        const uint64_t first = inPeer / (groupChunks * slices()) * groupChunks;
+        const uint64_t size = smaller(groupChunks, mostChunks() - first);
+        const uint64_t inGroup = inPeer - first * slices();
+        t.slice = inGroup / size;
+        t.chunk = first + inGroup % size;
+      } else {
+        t.chunk = number - slicedMoves();
+      }
+      t.peer = static_cast<uint32_t>((place().local + 1 + step) % place().locals);
+      t.target = toPeer ? Target::peer : Target::self;
+    } else if (number < stageMoves()) {
       t.target = Target::bank;
       t.chunk = number;
     } else {
@@ -173,7 +208,7 @@ struct AgGemmPlan {
   MK_HD constexpr uint64_t movesToPeer(uint32_t local) const {
     uint64_t count = 0;
     for (uint32_t node = 0; node < place().nodes; ++node) count += chunks(shard(node, local));
-    return count;
+    return count * slices();
   }
 
   // ---- Copying from the bank to an ordinary `gathered` what local peers have stored, in the order in which it comes.
@@ -264,7 +299,8 @@ struct AgGemmPlan {
   MK_HD constexpr PlanHash hash() const {
     PlanHash h;
     h.add(shape.m).add(shape.k).add(shape.inBytes).add(windowed() ? 1 : 0);
-    h.add(place().nodes).add(place().locals).add(chunkRows).add(static_cast<uint64_t>(exchange));
+    h.add(place().nodes).add(place().locals).add(chunkRows).add(sliceCols);
+    h.add(static_cast<uint64_t>(exchange));
     return h;
   }
 
@@ -297,6 +333,10 @@ MK_HD constexpr AgGemmPlan planAgGemm(const AgGemmShape& shape, const GemmChoice
       return rows * p.rowBytes() <= (rows * 4 <= p.shards.height() ? kChunkBytes : kLeastChunkBytes);
     };
     while (p.chunkRows < p.shards.height() && suits(p.chunkRows * 2)) p.chunkRows *= 2;
+  }
+  if (nodes == 1 && locals > 1) {
+    p.sliceCols = choice.sliceCols;
+    p.groupChunks = larger(1, choice.groupChunks);
   }
   // A notification has room for 2^20 slots: larger shards travel in larger chunks.
   while (p.slots() > kMaxSlots - kControlSlots) p.chunkRows *= 2;

@@ -13,7 +13,8 @@ struct GemmChoice {
   uint32_t tileM = 0, tileN = 0;
   uint32_t chunkTiles = 0;  // or, where rows of A travel:
   uint32_t chunkRows = 0;
-  uint32_t exchange = 0;  // Exchange, or 0
+  uint32_t sliceCols = 0, groupChunks = 0;  // with chunkRows: see AgGemmPlan
+  uint32_t exchange = 0;                    // Exchange, or 0
   uint32_t computeAgents = 0, receiveAgents = 0;
   uint32_t ownWindow = 0;  // of a reduce-scatter: see GemmRsPlan
   uint32_t parts = 0;      // agents that share a tile, each announcing its own rows (a cluster's blocks)

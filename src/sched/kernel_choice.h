@@ -28,7 +28,9 @@ struct KernelChoice {
   uint32_t receiveClusters = 0;  // that sum and finish what arrives from other nodes; AllGather: that send to them
   uint32_t copyClusters = 0;     // that copy peers' finished tiles to an ordinary C
   uint32_t ownWindow = 0;        // ReduceScatter: GemmRsPlan's, or 0: whole shards
-  uint32_t movers = 0;           // AllGather: blocks that copy rows to peers beside computing
+  // AllGather on one node: what AgGemmPlan calls chunks, slices and groups.
+  uint32_t chunkRows = 0, sliceCols = 0, groupChunks = 0;
+  uint32_t movers = 0;  // AllGather: blocks that copy rows to peers beside computing
 };
 
 struct KernelShape {
@@ -42,8 +44,27 @@ struct KernelShape {
   uint32_t receiveAgents = 0;    // the caller's choice, or 0
 };
 
+// Nanoseconds between two boxes of 8 KiB that each of so many blocks moves, at the link's rate.
+MK_HD constexpr uint32_t movePaceNs(uint32_t movers) { return 22 * movers; }
+
 // The link's rate shared by the warpgroups of so many clusters: 2 KiB x 264 in 1450 ns.
 MK_HD constexpr uint32_t linkPaceNs(uint32_t clusters) { return 22 * clusters; }
+
+MK_HD constexpr void chooseMoves(const KernelShape& s, KernelChoice* c) {
+  c->movers = static_cast<uint32_t>(smaller(s.receiveAgents != 0 ? s.receiveAgents : ~0u,
+                                            kClusterBlocks * (uint64_t{c->clusters} + c->receiveClusters)));
+  if (s.nodes > 1 || s.locals == 1) return;
+  // Several boxes for each block, of what all ranks have alike: a flag costs as much as two.
+  const uint64_t shardBytes = ceilDiv(s.m, s.locals) * s.k * 2;
+  const uint64_t each = shardBytes / (uint64_t{kClusterBlocks} * s.deviceClusters * 4);
+  c->chunkRows = each >= 128u << 10 ? 128 : 64;
+  c->sliceCols = each >= 64u << 10 ? 512 : 256;
+  // As many rows as the tiles under way have.
+  const uint64_t rowsOfTiles = ceilDiv(c->clusters, larger(1, ceilDiv(s.n, c->tileN)));
+  c->groupChunks = static_cast<uint32_t>(rowsOfTiles * kClusterRows / c->chunkRows);
+  // Where products take longer than the link, it is filled evenly: a burst holds up the same SM's loads.
+  if (s.n >= 1024) c->paceNs = movePaceNs(c->movers);
+}
 
 MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   KernelChoice c;
@@ -92,9 +113,7 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   // round of them, so that of all clusters half push.
   if (s.operation == Operation::gemmRs && s.locals > 1 && s.k <= 1536)
     c.ownWindow = static_cast<uint32_t>(larger(1, c.clusters / 2));
-  if (s.operation == Operation::agGemm)
-    c.movers = static_cast<uint32_t>(smaller(s.receiveAgents != 0 ? s.receiveAgents : ~0u,
-                                             kClusterBlocks * (uint64_t{c.clusters} + c.receiveClusters)));
+  if (s.operation == Operation::agGemm) chooseMoves(s, &c);
   return c;
 }
 

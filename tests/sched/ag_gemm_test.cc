@@ -1,6 +1,7 @@
 // Properties of AgGemmPlan: every element of C in one tile, which waits for the chunks under it; places and flags of a bank;
 // what is sent is what is expected; bytes per link.
 #include <algorithm>
+#include <set>
 
 #include "ag_worlds.h"
 #include "sched/ag_order.h"
@@ -123,6 +124,57 @@ TEST_CASE("allgather: the order in 32 bits is the plan's") {
     }
   }
   CHECK(seen > 20000);
+}
+
+TEST_CASE("allgather: slices of chunks are moved to each peer once, group by group, and have a flag each") {
+  uint64_t seen = 0;
+  for (const uint32_t locals : {2u, 3u, 8u}) {
+    for (const uint64_t m : {1, 40, 41, 100}) {
+      for (const uint64_t k : {8, 64, 200, 1024}) {
+        for (const uint32_t group : {1u, 2u, 5u, 1000u}) {
+          const World world{1, locals};
+          AgGemmShape shape;
+          shape.m = m;
+          shape.n = 16;
+          shape.k = k;
+          GemmChoice choice;
+          choice.chunkRows = 4;
+          choice.sliceCols = 64;
+          choice.groupChunks = group;
+          for (uint32_t i = 0; i < locals; ++i) {
+            shape.place = world.place(i);
+            const AgGemmPlan p = planAgGemm(shape, choice, 8);
+            MUST(p.slices() == (k + 63) / 64, describe(p));
+            uint64_t cols = 0;
+            for (uint64_t slice = 0; slice < p.slices(); ++slice) cols += p.colsIn(slice);
+            MUST(cols == k, describe(p));
+            std::set<uint64_t> flags;
+            std::vector<uint64_t> toPeer(locals), newest(locals);
+            for (uint64_t x = 0; x < p.moves(); ++x) {
+              const AgGemmPlan::Move t = p.move(x);
+              if (!t.exists) continue;
+              if (t.target != AgGemmPlan::Target::peer) {
+                MUST(t.peer == i && t.slice == 0, describe(p));
+                continue;
+              }
+              MUST(t.peer != i && t.peer < locals && t.slice < p.slices(), describe(p));
+              ++toPeer[t.peer];
+              MUST(flags.insert(t.peer * p.flagWords() + p.chunkFlag(t.from, t.chunk, t.slice)).second, describe(p));
+              MUST(p.chunkFlag(t.from, t.chunk, t.slice) < p.outFlagBase(), describe(p));
+              // Groups in order, and in each slices in order.
+              const uint64_t place = (t.chunk / group * p.slices() + t.slice) * p.mostChunks() + t.chunk;
+              MUST(place >= newest[t.peer], describe(p) << ", move " << x);
+              newest[t.peer] = place;
+              ++seen;
+            }
+            for (uint32_t l = 0; l < locals; ++l)
+              MUST(toPeer[l] == (l == i ? 0 : p.movesToPeer(i)), describe(p) << ", to " << l);
+          }
+        }
+      }
+    }
+  }
+  CHECK(seen > 10000);
 }
 
 TEST_CASE("allgather: places of a bank are disjoint, aligned, below dataBytes, and the same on all who use them") {

@@ -132,10 +132,18 @@ TEST_CASE("two rounds of narrow tiles are shared evenly, announced in bands and 
   s.operation = Operation::agGemm;
   const KernelChoice gather = chooseKernel(s);
   CHECK(gather.movers == kClusterBlocks * gather.clusters);
-  CHECK(gather.paceNs == 0);
+  CHECK(gather.paceNs == movePaceNs(gather.movers));
   CHECK(gather.receiveClusters == 0);
+  // In slices, of rows of as many tiles as are under way.
+  CHECK(gather.sliceCols != 0);
+  CHECK(gather.sliceCols % 64 == 0);
+  CHECK(gather.groupChunks * gather.chunkRows * (4096 / gather.tileN) >= gather.clusters * kClusterRows);
+  s.n = 512;
+  CHECK(chooseKernel(s).paceNs == 0);
+  s.n = 4096;
   s.nodes = 2;
   CHECK(chooseKernel(s).receiveClusters == 1);
+  CHECK(chooseKernel(s).sliceCols == 0);
   s.receiveAgents = 7;
   CHECK(chooseKernel(s).movers == 7);
   s = {};
