@@ -37,11 +37,14 @@ __device__ __forceinline__ void initBarriers(const Block<C>& b) {
   barrierInitDone();
 }
 
-// Registers of a thread: 2 warpgroups and 1, of 168 each at the start.  Whoever moves rows needs more.
+// Registers of a thread: 2 warpgroups and 1, of 168 each at the start, which is all there are to share out: whoever asked for
+// more would wait for ever.  Whoever moves rows needs more, and narrow tiles less.
 template <class C>
-constexpr int kComputeRegisters = C::kSums ? 224 : 208;
+constexpr int kComputeRegisters = !C::kSums      ? 208
+                                  : C::kN == 256 ? 224
+                                                 : 216;
 template <class C>
-constexpr int kMoveRegisters = C::kSums ? 56 : 96;
+constexpr int kMoveRegisters = 3 * 168 - 2 * kComputeRegisters<C>;
 
 // Brings what every launch reads of its parameters into the constant cache, and the tensor maps.
 template <class C>
