@@ -99,7 +99,8 @@ std::string loadKernels(KernelDevice* device) {
 sched::GemmChoice clusterChoice(const sched::KernelChoice& kernel, sched::GemmChoice choice) {
   choice.tileM = sched::kClusterRows;
   choice.tileN = kernel.tileN;
-  choice.ownWindow = kernel.ownWindow;
+  choice.ownUnit = kernel.ownUnit;
+  choice.ownLag = kernel.ownLag;
   if (kernel.sliceCols != 0 && choice.chunkRows == 0) {
     choice.chunkRows = kernel.chunkRows;
     choice.sliceCols = kernel.sliceCols;

@@ -16,8 +16,8 @@ struct GemmChoice {
   uint32_t sliceCols = 0, groupChunks = 0;  // with chunkRows: see AgGemmPlan
   uint32_t exchange = 0;                    // Exchange, or 0
   uint32_t computeAgents = 0, receiveAgents = 0;
-  uint32_t ownWindow = 0;  // of a reduce-scatter: see GemmRsPlan
-  uint32_t parts = 0;      // agents that share a tile, each announcing its own rows (a cluster's blocks)
+  uint32_t ownUnit = 0, ownLag = 0;  // of a reduce-scatter: see GemmRsPlan
+  uint32_t parts = 0;                // agents that share a tile, each announcing its own rows (a cluster's blocks)
 };
 
 }  // namespace mk::sched

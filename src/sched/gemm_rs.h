@@ -44,8 +44,9 @@ struct GemmRsPlan {
   uint32_t chunkTiles = 1;
   uint64_t shardTiles = 0, shardChunks = 0;  // of a full shard
   RoleCounts roles;
-  uint64_t ownWindow = 0;  // tiles of each local rank in a wave of the own node's rows
-  uint32_t parts = 1;      // flags per tile
+  // The own node's rows in units of so many tiles of each local rank, and by how many units own tiles lag behind.
+  uint64_t ownUnit = 1, ownLag = 1;
+  uint32_t parts = 1;  // flags per tile
 
   MK_HD constexpr const Place& place() const { return shape.place; }
   MK_HD constexpr bool multiNode() const { return shape.place.nodes > 1; }
@@ -100,22 +101,50 @@ struct GemmRsPlan {
 
   // ---- A rank's order.  First the rows of the other nodes, the next one's first: so the nodes send to different ones at a
   // time.  For each, waves of one chunk of every local rank's rail, the next rank's first and this rank's own last: the first
-  // node sums are complete after `locals` chunks.  Then the rows of this node in the same way, in waves of `ownWindow` tiles:
-  // whole shards, so that the partial results of own rows have had the longest time to arrive, or fewer, so that own rows are
-  // computed while the link is busy.  Whatever the windows, each rank computes its peers' tiles with a number before its own with
-  // the same; so they may differ between ranks.
+  // node sums are complete after `locals` chunks.  Then the rows of this node, the peers' before the own: whole shards, so that
+  // the partial results of own rows have had the longest time to arrive; or in units, an own one after each of the peers' once
+  // these are `ownLag` units ahead, so that own rows are computed while the link is busy.  Whatever the units, each rank computes
+  // its peers' tiles with a number before its own with the same; so they may differ between ranks.
   MK_HD constexpr uint64_t positions() const { return place().nodes * place().locals * shardTiles; }
   MK_HD constexpr GemmRsTile at(uint64_t position) const {
     const uint64_t perNode = place().locals * shardTiles;
     const uint64_t step = position / perNode;
     const uint32_t node = target(static_cast<uint32_t>(step));
-    const uint64_t window = node == place().node ? ownWindow : chunkTiles;
     const uint64_t inNode = position - step * perNode;
-    const uint64_t first = inNode / (window * place().locals) * window;  // tile of a shard where the wave begins
-    const uint64_t size = smaller(window, shardTiles - first);
+    if (node == place().node) return atOwn(inNode);
+    const uint64_t first =
+        inNode / (chunkTiles * place().locals) * chunkTiles;  // tile of a shard where the wave begins
+    const uint64_t size = smaller(chunkTiles, shardTiles - first);
     const uint64_t inWave = inNode - first * place().locals;
-    const uint32_t local = static_cast<uint32_t>((place().local + 1 + inWave / size) % place().locals);
-    return tileOf(node, local, first + inWave % size);
+    return tileOf(node, turnOf(inWave / size), first + inWave % size);
+  }
+  MK_HD constexpr uint64_t ownUnits() const { return ceilDiv(shardTiles, ownUnit); }
+  // Peers' tiles before the first own one, and tiles before those own ones that come last, with no peers' between.
+  MK_HD constexpr uint64_t ownLead() const { return smaller(ownLag * ownUnit, shardTiles) * (place().locals - 1); }
+  MK_HD constexpr uint64_t ownTail() const {
+    return shardTiles * (place().locals - 1) + (ownUnits() - smaller(ownLag, ownUnits())) * ownUnit;
+  }
+  MK_HD constexpr GemmRsTile atOwn(uint64_t x) const {
+    const Place& at = place();
+    const uint64_t peers = at.locals - 1;
+    if (x >= ownTail()) return tileOf(at.node, at.local, x - peers * shardTiles);
+    uint64_t first = 0;  // tile of a shard where the unit begins
+    if (x < ownLead()) {
+      first = x / (peers * ownUnit) * ownUnit;
+      x -= first * peers;
+    } else {
+      const uint64_t period = (x - ownLead()) / (at.locals * ownUnit);
+      x -= ownLead() + period * at.locals * ownUnit;
+      if (x < ownUnit) return tileOf(at.node, at.local, period * ownUnit + x);
+      first = (ownLag + period) * ownUnit;
+      x -= ownUnit;
+    }
+    const uint64_t size = smaller(ownUnit, shardTiles - first);
+    return tileOf(at.node, turnOf(x / size), first + x % size);
+  }
+  // The local rank so many after the next.
+  MK_HD constexpr uint32_t turnOf(uint64_t turn) const {
+    return static_cast<uint32_t>((place().local + 1 + turn) % place().locals);
   }
   // The other nodes, the next one first; behind them, at step nodes - 1, this one.
   MK_HD constexpr uint32_t target(uint32_t step) const { return (place().node + 1 + step) % place().nodes; }
@@ -219,7 +248,8 @@ MK_HD constexpr GemmRsPlan planGemmRs(const GemmRsShape& shape, const GemmChoice
   }
   p.chunkTiles = static_cast<uint32_t>(chunkTiles);
   p.shardChunks = ceilDiv(p.shardTiles, chunkTiles);
-  p.ownWindow = choice.ownWindow != 0 ? smaller(choice.ownWindow, larger(1, p.shardTiles)) : larger(1, p.shardTiles);
+  p.ownUnit = larger(1, choice.ownUnit != 0 ? smaller(choice.ownUnit, p.shardTiles) : p.shardTiles);
+  p.ownLag = smaller(larger(1, choice.ownLag), larger(1, p.ownUnits()));
   p.parts = choice.parts != 0 ? choice.parts : 1;
   p.roles.send = nodes > 1 ? 1 : 0;
   p.roles.receive = nodes > 1 ? (choice.receiveAgents != 0 ? choice.receiveAgents : 1) : 0;

@@ -27,7 +27,7 @@ struct KernelChoice {
   uint32_t clusters = 1;         // that compute
   uint32_t receiveClusters = 0;  // that sum and finish what arrives from other nodes; AllGather: that send to them
   uint32_t copyClusters = 0;     // that copy peers' finished tiles to an ordinary C
-  uint32_t ownWindow = 0;        // ReduceScatter: GemmRsPlan's, or 0: whole shards
+  uint32_t ownUnit = 0, ownLag = 0;  // ReduceScatter: GemmRsPlan's, or 0: whole shards
   // AllGather on one node: what AgGemmPlan calls chunks, slices and groups.
   uint32_t chunkRows = 0, sliceCols = 0, groupChunks = 0;
   uint32_t movers = 0;  // AllGather: blocks that copy rows to peers beside computing
@@ -101,6 +101,8 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   const uint64_t room = s.deviceClusters > others ? s.deviceClusters - others : 1;
   // No more than do the same number of tiles each.
   c.clusters = static_cast<uint32_t>(larger(1, ceilDiv(tiles, larger(1, ceilDiv(tiles, room)))));
+  // Whoever has no tile moves rows.
+  if (s.operation == Operation::agGemm && s.locals > 1) c.clusters = static_cast<uint32_t>(room);
 
   // Stores to peers at full rate hold up the same SM's loads, and flags behind them for some 8 us.  Where the link takes far longer than the products, loads can wait and
   // nothing is gained by pacing.  With two rounds all tiles of one are finished at about the same time: announced in bands, and
@@ -109,10 +111,12 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   if (resultsTravel && (twoRounds || s.k >= 1024)) c.paceNs = linkPaceNs(c.clusters);
   if (resultsTravel && twoRounds) c.flagBands = mostFlagBands(c.tileN);
   c.early = c.tileN == 256 ? 4 : 1;
-  // Where tiles take longer to push than to multiply, which is below some 1800 of K, own tiles are multiplied in between; half a
-  // round of them, so that of all clusters half push.
-  if (s.operation == Operation::gemmRs && s.locals > 1 && s.k <= 1536)
-    c.ownWindow = static_cast<uint32_t>(larger(1, c.clusters / 2));
+  // Where tiles take longer to push than to multiply, which is below some 1800 of K, and there are many, own tiles are multiplied
+  // in between; half a round of them at a time, so that of all clusters half push, and so late that what they need is there.
+  if (s.operation == Operation::gemmRs && s.locals > 1 && s.k <= 1536 && tiles >= 8 * uint64_t{c.clusters}) {
+    c.ownUnit = static_cast<uint32_t>(larger(1, c.clusters / 2));
+    c.ownLag = 4;
+  }
   if (s.operation == Operation::agGemm) chooseMoves(s, &c);
   return c;
 }

@@ -21,10 +21,11 @@ struct RsOrder {
   uint32_t positions = 0, perNode = 1;
   uint32_t nodes = 1, locals = 1, node = 0, local = 0;
   uint32_t shardTiles = 1, shardChunks = 0, chunkTiles = 1, lastTiles = 1;  // the last: of a shard's last chunk
-  uint32_t ownWindow = 1, ownWaves = 0, lastOwn = 1;                        // the last: tiles in the last wave
+  uint32_t ownUnit = 1, ownLag = 1, ownLead = 0, ownTail = 0;
+  uint32_t lastUnit = 0, lastOwn = 1;  // first tile, and number of tiles, of the last unit
   uint32_t m = 0, n = 0, height = 0, tileM = 1, tileN = 1, groupRows = 1;
   RankMap ranks;
-  FastDivision byNode, byWave, byChunk, byLastChunk, byOwnWave, byOwn, byLastOwn;
+  FastDivision byNode, byWave, byChunk, byLastChunk, byPeers, byPeriod, byOwn, byLastOwn;
   // Of tiles within a group of tile rows, which is smaller at a shard's end.  One shard at most is short and not empty.
   FastDivision byGroup, byRows, byFullLast, byShortLast;
 
@@ -49,11 +50,15 @@ struct RsOrder {
     lastTiles = shardChunks == 0 ? 1 : shardTiles - (shardChunks - 1) * chunkTiles;
     byNode = FastDivision(perNode);
     byWave = FastDivision(uint64_t{chunkTiles} * locals);
-    ownWindow = static_cast<uint32_t>(p.ownWindow);
-    ownWaves = static_cast<uint32_t>(ceilDiv(shardTiles, ownWindow));
-    lastOwn = ownWaves == 0 ? 1 : shardTiles - (ownWaves - 1) * ownWindow;
-    byOwnWave = FastDivision(uint64_t{ownWindow} * locals);
-    byOwn = FastDivision(ownWindow);
+    ownUnit = static_cast<uint32_t>(p.ownUnit);
+    ownLag = static_cast<uint32_t>(p.ownLag);
+    ownLead = static_cast<uint32_t>(p.ownLead());
+    ownTail = static_cast<uint32_t>(p.ownTail());
+    lastUnit = shardTiles == 0 ? 0 : (shardTiles - 1) / ownUnit * ownUnit;
+    lastOwn = shardTiles == 0 ? 1 : shardTiles - lastUnit;
+    byPeers = FastDivision(uint64_t{ownUnit} * (locals - 1));
+    byPeriod = FastDivision(uint64_t{ownUnit} * locals);
+    byOwn = FastDivision(ownUnit);
     byLastOwn = FastDivision(lastOwn);
     byChunk = FastDivision(chunkTiles);
     byLastChunk = FastDivision(lastTiles);
@@ -69,15 +74,16 @@ struct RsOrder {
     const uint32_t step = byNode.divide(position);
     const uint32_t inNode = position - step * perNode;
     s.node = wrapped(node + 1 + step, nodes);
-    const bool own = s.node == node;
-    const uint32_t window = own ? ownWindow : chunkTiles;
-    const uint32_t wave = own ? byOwnWave.divide(inNode) : byWave.divide(inNode);
-    const uint32_t inWave = inNode - wave * window * locals;
-    const bool last = wave + 1 == (own ? ownWaves : shardChunks);
-    const uint32_t size = last ? (own ? lastOwn : lastTiles) : window;
-    const FastDivision& bySize = last ? (own ? byLastOwn : byLastChunk) : own ? byOwn : byChunk;
-    const uint32_t turn = bySize.divide(inWave);                  // which local rank's
-    const uint32_t index = wave * window + inWave - turn * size;  // of the shard
+    uint32_t index = 0, turn = 0;  // of the shard; which local rank's
+    if (s.node == node) {
+      ownPlace(inNode, &index, &turn);
+    } else {
+      const uint32_t wave = byWave.divide(inNode);
+      const uint32_t inWave = inNode - wave * chunkTiles * locals;
+      const bool last = wave + 1 == shardChunks;
+      turn = last ? byLastChunk.divide(inWave) : byChunk.divide(inWave);
+      index = wave * chunkTiles + inWave - turn * (last ? lastTiles : chunkTiles);
+    }
     s.owner = wrapped(local + 1 + turn, locals);
 
     const uint32_t rank = ranks.rank(s.node, s.owner);
@@ -105,6 +111,31 @@ struct RsOrder {
   }
 
  private:
+  // As GemmRsPlan::atOwn().
+  MK_HD constexpr void ownPlace(uint32_t x, uint32_t* index, uint32_t* turn) const {
+    *turn = locals - 1;
+    if (x >= ownTail) {
+      *index = x - (locals - 1) * shardTiles;
+      return;
+    }
+    uint32_t first = 0;
+    if (x < ownLead) {
+      first = byPeers.divide(x) * ownUnit;
+      x -= first * (locals - 1);
+    } else {
+      const uint32_t period = byPeriod.divide(x - ownLead);
+      x -= ownLead + period * locals * ownUnit;
+      if (x < ownUnit) {
+        *index = period * ownUnit + x;
+        return;
+      }
+      first = (ownLag + period) * ownUnit;
+      x -= ownUnit;
+    }
+    const bool last = first == lastUnit;
+    *turn = last ? byLastOwn.divide(x) : byOwn.divide(x);
+    *index = first + x - *turn * (last ? lastOwn : ownUnit);
+  }
   // Tile rows in the last group of so many rows.
   constexpr uint64_t lastGroup(uint64_t rows) const {
     const uint64_t tileRows = ceilDiv(rows, tileM);

@@ -61,7 +61,8 @@ TEST_CASE("the order of a reduce-scatter in 32 bits is the plan's") {
     choice.tileM = 256;
     choice.tileN = 128;
     choice.parts = 2;
-    choice.ownWindow = static_cast<uint32_t>(m % 5 * 7);
+    choice.ownUnit = static_cast<uint32_t>(m % 5 * 7);
+    choice.ownLag = static_cast<uint32_t>(m % 4);
     for (const World world : {World{1, 4}, World{2, 2}, World{4, 1}}) {
       const Scatter s = scatterOf(world, m, 1000, choice, world.nodes == 2);
       for (const GemmRsPlan& p : s.plans) compare(p);
@@ -70,28 +71,34 @@ TEST_CASE("the order of a reduce-scatter in 32 bits is the plan's") {
   CHECK(positions > 100000);
 }
 
-TEST_CASE("whatever the windows, peers' tiles come before the own one with the same number") {
+TEST_CASE("whatever the units, peers' tiles come before the own one with the same number") {
   uint64_t own = 0;
   for (const World world : {World{1, 2}, World{1, 5}, World{2, 3}}) {
-    for (const uint32_t window : {0u, 1u, 2u, 7u, 30u, 1000u}) {
+    for (const uint32_t variant : {0u, 1u, 2u, 7u, 30u, 1000u, 1001u, 2003u, 3007u, 50002u}) {
+      const uint32_t window = variant % 1000;
       GemmChoice choice;
       choice.tileM = 4;
       choice.tileN = 16;
-      choice.ownWindow = window;
+      choice.ownUnit = window;
+      choice.ownLag = variant / 1000;
       const Scatter s = scatterOf(world, 23 * world.ranks() - 9, 60, choice, false);
       for (const GemmRsPlan& p : s.plans) {
+        const RsOrder order(p);
         // Of the own node's rows: tiles of each local rank so far.
         std::vector<uint64_t> done(p.place().locals);
         for (uint64_t i = 0; i < p.positions(); ++i) {
           const GemmRsTile t = p.at(i);
           if (t.node != p.place().node) continue;
-          MUST(t.index == done[t.local], describe(p) << ", window " << window << ", position " << i);
+          const RsStep step = order.at(static_cast<uint32_t>(i));
+          MUST(step.owner == t.local && (!t.exists || step.ownedTile == p.railTile(t)), describe(p)
+                                                                                            << ", variant " << variant);
+          MUST(t.index == done[t.local], describe(p) << ", variant " << variant << ", position " << i);
           ++done[t.local];
           if (!t.mine) continue;
           ++own;
-          for (const uint64_t peers : done) MUST(peers >= t.index + 1, describe(p) << ", window " << window);
+          for (const uint64_t peers : done) MUST(peers >= t.index + 1, describe(p) << ", variant " << variant);
         }
-        for (const uint64_t all : done) MUST(all == p.shardTiles, describe(p) << ", window " << window);
+        for (const uint64_t all : done) MUST(all == p.shardTiles, describe(p) << ", variant " << variant);
       }
     }
   }
