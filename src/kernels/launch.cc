@@ -101,7 +101,7 @@ sched::GemmChoice clusterChoice(const sched::KernelChoice& kernel, sched::GemmCh
   choice.tileN = kernel.tileN;
   choice.ownUnit = kernel.ownUnit;
   choice.ownLag = kernel.ownLag;
-  if (kernel.sliceCols != 0 && choice.chunkRows == 0) {
+  if (kernel.chunkRows != 0 && choice.chunkRows == 0) {
     choice.chunkRows = kernel.chunkRows;
     choice.sliceCols = kernel.sliceCols;
     choice.groupChunks = kernel.groupChunks;

@@ -54,14 +54,21 @@ MK_HD constexpr void chooseMoves(const KernelShape& s, KernelChoice* c) {
   c->movers = static_cast<uint32_t>(smaller(s.receiveAgents != 0 ? s.receiveAgents : ~0u,
                                             kClusterBlocks * (uint64_t{c->clusters} + c->receiveClusters)));
   if (s.nodes > 1 || s.locals == 1) return;
-  // Several boxes for each block, of what all ranks have alike: a flag costs as much as two.
-  const uint64_t shardBytes = ceilDiv(s.m, s.locals) * s.k * 2;
-  const uint64_t each = shardBytes / (uint64_t{kClusterBlocks} * s.deviceClusters * 4);
-  c->chunkRows = each >= 128u << 10 ? 128 : 64;
-  c->sliceCols = each >= 64u << 10 ? 512 : 256;
-  // As many rows as the tiles under way have.
-  const uint64_t rowsOfTiles = ceilDiv(c->clusters, larger(1, ceilDiv(s.n, c->tileN)));
-  c->groupChunks = static_cast<uint32_t>(rowsOfTiles * kClusterRows / c->chunkRows);
+  // Of what all ranks have alike.  Small shards are there soonest as chunks of whole rows, one or so for each block; of others
+  // each slice of a chunk is some boxes, since its flag costs as much as two.
+  const uint64_t rowBytes = s.k * 2;
+  const uint64_t shardBytes = ceilDiv(s.m, s.locals) * rowBytes;
+  const uint64_t each = shardBytes / (uint64_t{kClusterBlocks} * s.deviceClusters);
+  if (each < 96u << 10) {
+    c->chunkRows = 1;
+    while (c->chunkRows < 128 && c->chunkRows * 2 * rowBytes <= 64u << 10) c->chunkRows *= 2;
+  } else {
+    c->chunkRows = 128;
+    c->sliceCols = each < 1024u << 10 ? 256 : 512;
+    // As many rows as the tiles under way have.
+    const uint64_t rowsOfTiles = ceilDiv(c->clusters, larger(1, ceilDiv(s.n, c->tileN)));
+    c->groupChunks = static_cast<uint32_t>(rowsOfTiles * kClusterRows / c->chunkRows);
+  }
   // Where products take longer than the link, it is filled evenly: a burst holds up the same SM's loads.
   if (s.n >= 1024) c->paceNs = movePaceNs(c->movers);
 }
@@ -116,6 +123,7 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   if (s.operation == Operation::gemmRs && s.locals > 1 && s.k <= 1536 && tiles >= 8 * uint64_t{c.clusters}) {
     c.ownUnit = static_cast<uint32_t>(larger(1, c.clusters / 2));
     c.ownLag = 4;
+    c.paceNs = 0;  // it is meant for all clusters pushing at a time
   }
   if (s.operation == Operation::agGemm) chooseMoves(s, &c);
   return c;

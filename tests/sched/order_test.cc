@@ -134,10 +134,18 @@ TEST_CASE("two rounds of narrow tiles are shared evenly, announced in bands and 
   CHECK(gather.movers == kClusterBlocks * gather.clusters);
   CHECK(gather.paceNs == movePaceNs(gather.movers));
   CHECK(gather.receiveClusters == 0);
-  // In slices, of rows of as many tiles as are under way.
-  CHECK(gather.sliceCols != 0);
-  CHECK(gather.sliceCols % 64 == 0);
-  CHECK(gather.groupChunks * gather.chunkRows * (4096 / gather.tileN) >= gather.clusters * kClusterRows);
+  // Small shards travel in whole rows; larger ones in slices, of rows of as many tiles as are under way.
+  CHECK(gather.sliceCols == 0);
+  CHECK(gather.chunkRows == 16);
+  s.k = 4096;
+  const KernelChoice sliced = chooseKernel(s);
+  CHECK(sliced.chunkRows == 128);
+  CHECK(sliced.sliceCols == 256);
+  CHECK(sliced.groupChunks * sliced.chunkRows * (4096 / sliced.tileN) >= sliced.clusters * kClusterRows);
+  s.m = 65536;
+  CHECK(chooseKernel(s).sliceCols == 512);
+  s.m = 4096;
+  s.k = 512;
   s.n = 512;
   CHECK(chooseKernel(s).paceNs == 0);
   s.n = 4096;
