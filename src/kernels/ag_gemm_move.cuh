@@ -251,12 +251,9 @@ class Mover {
  private:
   __device__ __forceinline__ bool moves() {
     const uint64_t toPeers = plan_.movesToPeer(b_.local()) * (b_.locals() - 1);
-    // One claim ahead: each is as long under way as a few pieces.
-    uint64_t next = platform_.claim(OwnLayout::claimMove);
     for (;;) {
-      const uint64_t number = next;
+      const uint64_t number = platform_.claim(OwnLayout::claimMove);
       if (number >= plan_.moves()) break;
-      next = platform_.claim(OwnLayout::claimMove);
       if (platform_.leaving()) return false;
       const Plan::Move t = plan_.move(number);
       if (!t.exists) continue;

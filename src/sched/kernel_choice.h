@@ -51,7 +51,10 @@ MK_HD constexpr uint32_t movePaceNs(uint32_t movers) { return 22 * movers; }
 MK_HD constexpr uint32_t linkPaceNs(uint32_t clusters) { return 22 * clusters; }
 
 MK_HD constexpr void chooseMoves(const KernelShape& s, KernelChoice* c) {
-  c->movers = static_cast<uint32_t>(smaller(s.receiveAgents != 0 ? s.receiveAgents : ~0u,
+  // A network card is slower than the fewest.
+  c->movers = static_cast<uint32_t>(smaller(s.receiveAgents != 0 ? s.receiveAgents
+                                            : s.nodes > 1        ? 48
+                                                                 : ~0u,
                                             kClusterBlocks * (uint64_t{c->clusters} + c->receiveClusters)));
   if (s.nodes > 1 || s.locals == 1) return;
   // Of what all ranks have alike.  Small shards are there soonest as chunks of whole rows, one or so for each block; of others
@@ -68,9 +71,9 @@ MK_HD constexpr void chooseMoves(const KernelShape& s, KernelChoice* c) {
     // As many rows as the tiles under way have.
     const uint64_t rowsOfTiles = ceilDiv(c->clusters, larger(1, ceilDiv(s.n, c->tileN)));
     c->groupChunks = static_cast<uint32_t>(rowsOfTiles * kClusterRows / c->chunkRows);
+    // Where products take longer than the link, it is filled evenly: a burst holds up the same SM's loads.
+    if (s.n >= 1024) c->paceNs = movePaceNs(c->movers);
   }
-  // Where products take longer than the link, it is filled evenly: a burst holds up the same SM's loads.
-  if (s.n >= 1024) c->paceNs = movePaceNs(c->movers);
 }
 
 MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
