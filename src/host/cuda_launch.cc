@@ -38,7 +38,11 @@ sched::KernelChoice CudaPlatform::chooseKernel(sched::KernelShape s, const sched
          (others + 1) * sched::kClusterBlocks, clusters_ * sched::kClusterBlocks);
   if (choice.computeAgents != 0) {
     kernel.clusters = std::clamp((choice.computeAgents + 1) / sched::kClusterBlocks, 1u, kernel.clusters);
-    if (kernel.paceNs != 0) kernel.paceNs = sched::linkPaceNs(kernel.clusters);
+    if (s.operation == sched::Operation::agGemm) {
+      sched::chooseMoves(s, &kernel);
+    } else if (kernel.paceNs != 0) {
+      kernel.paceNs = sched::linkPaceNs(kernel.clusters);
+    }
   }
   return kernel;
 }

@@ -46,10 +46,12 @@ std::shared_ptr<const OpCall> prepareAgGemm(const Comm& comm, const GemmArgs& ar
   hash.add(static_cast<uint64_t>(args.op)).add(gemm.in);
   addWindow(&hash, window);
   call->hash = hash.value();
+  const sched::AgGemmPlan& plan = call->plan;
   call->text =
-      format("%s(M=%llu, K=%llu, a %s, gathered %s, chunks of %llu rows, %s)", args.name, ull(gemm.m), ull(k),
-             typeName(gemm.in), call->plan.windowed() ? ("in " + describePlace(window)).c_str() : "not in a window",
-             ull(call->plan.chunkRows), call->plan.exchange == sched::Exchange::ring ? "ring" : "direct");
+      format("%s(M=%llu, K=%llu, a %s, gathered %s, chunks of %llu rows%s, %s)", args.name, ull(gemm.m), ull(k),
+             typeName(gemm.in), plan.windowed() ? ("in " + describePlace(window)).c_str() : "not in a window",
+             ull(plan.chunkRows), plan.sliceCols != 0 ? format(" by %llu columns", ull(plan.sliceCols)).c_str() : "",
+             plan.exchange == sched::Exchange::ring ? "ring" : "direct");
   return call;
 }
 

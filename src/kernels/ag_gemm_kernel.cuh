@@ -37,8 +37,10 @@ __device__ __forceinline__ void watch(const Block<C>& b, bool computes, bool con
   __syncwarp();
   if (computes) watchRows(b, lane);
   if (lane != 0) return;
+  // Launches that only leave, behind one that has failed, must not complete its count.
+  const bool leaving = platform.leaving();
   barrierWait(b.at(L::kDrained), 0);
-  if (sharedLoadAcquire(b.at(L::kFailed)) != 0) return;
+  if (leaving || sharedLoadAcquire(b.at(L::kFailed)) != 0) return;
   if (addAcqRel(platform.own(protocol::OwnLayout::finished), 1) + 1 == gridDim.x) closeGather(b, platform);
 }
 

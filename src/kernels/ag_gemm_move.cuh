@@ -166,26 +166,23 @@ __device__ __forceinline__ void storeTiles(const Block<C>& b) {
   TaskReader<C> tasks(b);
   const uint32_t chunkCols = 128 / b.outBytes();
   uint32_t counts[2] = {};
-  uint32_t held = 0, heldCount = 0;  // barriers of chunks whose stores have been issued
+  uint32_t held = 0;  // barrier of the chunk whose store is the newest
   bool entered = false, bad = false;
   const auto letGo = [&] {
-    if (heldCount == 0) return;
+    if (held == 0) return;
     storesRead<0>();
     barrierArrive(held);
-    heldCount = 0;
+    held = 0;
   };
   for (;;) {
     const RowsTask t = tasks.takeRows();
     if (t.kind == taskEnd) break;
     // User memory is written once all have entered with the same plan.
-    for (uint32_t l = 0; !entered && !bad && l < b.locals(); ++l) {
-      // Producer: this launch's control agent, once the peer has entered.
-      if (l != b.local() &&
-          !platform.wait(protocol::own(protocol::OwnLayout::peerOpen(l)), platform.epoch(), protocol::Match::equal,
-                         protocol::Why{protocol::Stage::entered, static_cast<int32_t>(l), -1, 0})) {
-        bad = true;
-        sharedStoreRelease(b.at(L::kFailed), 1);
-      }
+    if (!entered && !bad && (b.locals() > 1 || b.multiNode())) {
+      // Producer: this launch's control agent.
+      bad = !platform.wait(protocol::own(protocol::OwnLayout::allEntered), platform.epoch(), protocol::Match::equal,
+                           protocol::Why{protocol::Stage::entered, -1, -1, 0});
+      if (bad) sharedStoreRelease(b.at(L::kFailed), 1);
     }
     entered = true;
     const bool whole = t.rank < p.wholeShards;
@@ -200,18 +197,18 @@ __device__ __forceinline__ void storeTiles(const Block<C>& b) {
         const uint32_t empty = b.at(L::kChunkEmpty + 8 * slot);
         bad = bad || sharedLoadAcquire(b.at(L::kFailed)) != 0;
         if (bad) {
+          letGo();  // or the computing warps would wait for it in vain
           barrierArrive(empty);
           continue;
         }
         storePlane(map, b.at(L::kChunks + slot * kChunkBytes), t.col + j * chunkCols,
                    t.shardRow + b.index * kBlockRows + group * 64, whole ? t.rank : 0);
         storesCommit();
-        if (heldCount != 0) {
+        if (held != 0) {
           storesRead<1>();
           barrierArrive(held);
         }
         held = empty;
-        heldCount = 1;
       }
     }
     letGo();
@@ -242,10 +239,10 @@ class Mover {
 
   // False: it left early.
   __device__ __forceinline__ bool run() {
-    if (p_.choice.movers != 0 && platform_.claim(OwnLayout::moveTicket) < p_.choice.movers && !(moves() && copies()))
-      return false;
+    bool ok = true;
+    if (p_.choice.movers != 0 && platform_.claim(OwnLayout::moveTicket) < p_.choice.movers) ok = moves() && copies();
     storesComplete();
-    return true;
+    return ok;
   }
 
  private:

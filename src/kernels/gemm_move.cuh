@@ -202,6 +202,11 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
         // The flag warp marks the block before the computing warps add what has not come.
         bad = bad || sharedLoadAcquire(b.at(L::kFailed)) != 0;
         if ((mine && multi) || bad) {  // a node's sum has been stored by those who made it
+          if (held != 0) {             // or the computing warps would wait for it in vain
+            storesRead<0>();
+            barrierArrive(held);
+            held = 0;
+          }
           barrierArrive(empty);
           continue;
         }
@@ -326,10 +331,12 @@ class FlagKeeper {
     uint64_t before = 0;
     // Without peers nobody is told anything, and whoever has no tile left uses none of the words that the last resets: the count
     // is on its way while the last tile is being stored.
-    const bool alone = b_.locals() == 1 && !b_.multiNode() && sharedLoadAcquire(b_.at(L::kFailed)) == 0;
-    if (alone) before = addRelaxed(finished, kBlockFinished);
+    const bool alone = b_.locals() == 1 && !b_.multiNode();
+    // Launches that only leave, behind one that has failed, must not complete its count.
+    const bool leaving = platform_.leaving();
+    if (alone && !leaving) before = addRelaxed(finished, kBlockFinished);
     barrierWait(b_.at(L::kDrained), 0);
-    if (sharedLoadAcquire(b_.at(L::kFailed)) != 0) return false;
+    if (leaving || sharedLoadAcquire(b_.at(L::kFailed)) != 0) return false;
     // One word counts blocks that have finished and own tiles that are out.
     if (!alone) before = addAcqRel(finished, kBlockFinished | out_);
     if (out_ != 0 && !b_.staged() && b_.locals() > 1 && static_cast<uint32_t>(before) + out_ == p_.ownedParts) {

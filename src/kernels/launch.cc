@@ -101,7 +101,8 @@ sched::GemmChoice clusterChoice(const sched::KernelChoice& kernel, sched::GemmCh
   choice.tileN = kernel.tileN;
   choice.ownUnit = kernel.ownUnit;
   choice.ownLag = kernel.ownLag;
-  if (kernel.chunkRows != 0 && choice.chunkRows == 0) {
+  // Also asked for as mkTuneQuery tells it.
+  if (kernel.chunkRows != 0 && (choice.chunkRows == 0 || choice.chunkRows == kernel.chunkRows)) {
     choice.chunkRows = kernel.chunkRows;
     choice.sliceCols = kernel.sliceCols;
     choice.groupChunks = kernel.groupChunks;
