@@ -27,14 +27,16 @@ void sleepMs(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)
 struct Large {
   static constexpr int64_t kSize = 8192;
   const int op;
+  const mkDataType_t out;  // of C, and of what travels
   void *a = nullptr, *b = nullptr, *c = nullptr;
   mkGemmAllReduceArgs_t reduce;
   mkGemmReduceScatterArgs_t scatter;
   mkAllGatherGemmArgs_t gather;
-  Large(const test::Rank& rank, mkComm_t comm) : op(test::operationOf(rank.option("op"))) {
+  Large(const test::Rank& rank, mkComm_t comm, mkDataType_t type = mkBfloat16)
+      : op(test::operationOf(rank.option("op"))), out(type) {
     cudaStream_t stream = nullptr;
     cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-    const size_t bytes = size_t{kSize} * kSize * 2;
+    const size_t bytes = size_t{kSize} * kSize * 4;
     for (void** p : {&a, &b, &c}) {
       *p = test::deviceMemory->allocate(bytes);
       cuda(cudaMemsetAsync(*p, 0, bytes, stream), "memory");
@@ -68,7 +70,7 @@ struct Large {
   void fill(Args* args, int64_t rowsOfA, int64_t rowsOfC) const {
     args->a = test::matrix(a, mkBfloat16, rowsOfA, kSize, kSize);
     args->b = test::matrix(b, mkBfloat16, kSize, kSize, kSize);
-    args->c = test::matrix(c, mkBfloat16, rowsOfC, kSize, kSize);
+    args->c = test::matrix(c, out, rowsOfC, kSize, kSize);
   }
 };
 
@@ -389,4 +391,52 @@ TEST_CASE("an abort with launches in flight", "[failures]") {
   CHECK(crew.note(0, "abort").seconds() < 4);
   checkError(crew, 1, mkErrorRemote, 0);
   for (int r = 0; r < 2; ++r) checkGoesOn(crew, r);
+}
+
+// At any moment of a launch some warp of a block holds something that another waits for.
+MK_ROLE(aborts) {
+  constexpr int kRounds = 12;
+  cudaStream_t stream = newStream();
+  uint64_t random = 0x9e3779b97f4a7c15u + static_cast<uint64_t>(rank.rank());
+  rank.attempt("rounds", [&] {
+    for (int round = 0; round < kRounds; ++round) {
+      mkComm_t comm = nullptr;
+      expect(rank.join("round " + std::to_string(round), rank.world(), rank.rank(), &comm), "join");
+      const Large large(rank, comm, rank.option("out") == "f32" ? mkFloat32 : mkBfloat16);
+      rank.meet("round " + std::to_string(round));
+      for (int i = 0; i < 4; ++i)
+        if (large.launch(comm, stream) != mkSuccess) break;
+      mkResult_t async = mkSuccess;
+      if (rank.rank() == 0) {
+        random = random * 6364136223846793005u + 1442695040888963407u;
+        std::this_thread::sleep_for(std::chrono::microseconds((random >> 33) % 4000));
+        expect(mkCommAbort(comm), "abort");
+      } else {
+        for (int i = 0; i < 10'000 && async == mkSuccess; ++i) {
+          sleepMs(1);
+          expect(mkCommGetAsyncError(comm, &async), "async");
+        }
+        if (async != mkErrorRemote) throw "round " + std::to_string(round) + ": the abort was not heard";
+        static_cast<void>(mkCommDestroy(comm));
+      }
+      test::synchronize(stream);
+      for (void* p : {large.a, large.b, large.c}) test::deviceMemory->release(p);
+    }
+  });
+  goOn(rank, nullptr, stream);
+}
+
+TEST_CASE("aborts at any moment of a launch", "[failures]") {
+  MK_NEED_GPUS(2);
+  const World world = GENERATE(World{1, 2}, World{2, 1});
+  const std::string op = GENERATE("reduce", "scatter", "gather");
+  const std::string out = GENERATE("bf16", "f32");
+  Crew crew("aborts", world, {{"op", op}, {"out", out}}, {}, Crew::Ranks::processes);
+  const bool finished = crew.finish(60);
+  INFO(op << ", " << out << ", " << world.nodes << " nodes x " << world.locals << "\n" << crew.story());
+  REQUIRE(finished);
+  for (int r = 0; r < 2; ++r) {
+    MK_CHECK_NOTE(crew, r, "rounds", 0);
+    checkGoesOn(crew, r);
+  }
 }
