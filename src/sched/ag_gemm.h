@@ -334,7 +334,7 @@ MK_HD constexpr AgGemmPlan planAgGemm(const AgGemmShape& shape, const GemmChoice
     };
     while (p.chunkRows < p.shards.height() && suits(p.chunkRows * 2)) p.chunkRows *= 2;
   }
-  if (nodes == 1 && locals > 1) {
+  if (nodes == 1 && locals != 1) {
     p.sliceCols = choice.sliceCols;
     p.groupChunks = larger(1, choice.groupChunks);
   }
