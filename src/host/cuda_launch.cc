@@ -12,11 +12,7 @@
 
 namespace mk::cuda {
 
-namespace {
-
 using protocol::OwnLayout;
-
-}  // namespace
 
 // `s`: but for what all operations have from the place, the device and the choice.
 sched::KernelChoice CudaPlatform::chooseKernel(sched::KernelShape s, const sched::Place& place,

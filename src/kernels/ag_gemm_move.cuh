@@ -132,8 +132,7 @@ __device__ __forceinline__ void watchRows(const Block<C>& b, uint32_t lane) {
         protocol::Why why{protocol::Stage::peerRows, static_cast<int32_t>(t.local), -1, chunk};
         uint64_t offset = flags + p.plan.chunkFlag(p.plan.shard(t.node, t.local), chunk, slice) * 8;
         if (b.multiNode() && t.local == b.local()) {
-          const sched::Place& at = p.memory.place;
-          const uint32_t distance = at.node >= t.node ? at.node - t.node : at.node + at.nodes - t.node;
+          const uint32_t distance = p.plan.distanceTo(t.node);
           why = protocol::Why{protocol::Stage::railRows, -1, static_cast<int32_t>(t.node), chunk};
           offset = sched::arrivalFlag(p.memory.heapLayout, p.memory.controlLayout, p.plan.slot(distance, chunk),
                                       p.plan.sender(distance), epoch);
@@ -435,8 +434,7 @@ class Mover {
       }
       return true;
     }
-    const sched::Place& at = p_.memory.place;
-    const uint32_t distance = (at.node + at.nodes - s.node) % at.nodes;
+    const uint32_t distance = plan_.distanceTo(s.node);
     // Producer: the rail peer there, in send().
     return arrived(sched::arrivalFlag(p_.memory.heapLayout, p_.memory.controlLayout, plan_.slot(distance, chunk),
                                       plan_.sender(distance), platform_.epoch()),

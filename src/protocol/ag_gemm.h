@@ -156,7 +156,7 @@ class AgGemm : public RoleLoops<P, AgGemm<P>> {
       return true;
     }
     // Producer: the rail peer there, in send().
-    const uint32_t distance = (at_.node + at_.nodes - s.node) % at_.nodes;
+    const uint32_t distance = plan_.distanceTo(s.node);
     return this->waitArrival(plan_.slot(distance, chunk), plan_.sender(distance), Stage::railRows, chunk);
   }
   // Where this rank reads rows of a shard from.

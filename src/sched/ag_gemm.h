@@ -67,6 +67,10 @@ struct AgGemmPlan {
   MK_HD constexpr uint32_t localBefore(uint32_t distance) const {
     return (place().local + place().locals - distance) % place().locals;
   }
+  // How many places before mine a node is: nodeBefore()'s inverse.
+  MK_HD constexpr uint32_t distanceTo(uint32_t node) const {
+    return (place().node + place().nodes - node) % place().nodes;
+  }
   MK_HD constexpr bool onMyRail(const Shard& s) const { return s.local == place().local; }
   MK_HD constexpr bool isMine(const Shard& s) const { return onMyRail(s) && s.node == place().node; }
 

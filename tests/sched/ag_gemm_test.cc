@@ -71,6 +71,7 @@ TEST_CASE("allgather: tiles follow the order in which rows come") {
         const uint32_t distance = (at.node + world.nodes - t.from.node) % world.nodes;
         const uint32_t before = (at.local + world.locals - t.from.local) % world.locals;
         MUST(distance >= lastDistance, describe(p) << ", position " << position);
+        MUST(p.distanceTo(t.from.node) == distance && p.nodeBefore(distance) == t.from.node, describe(p));
         if (distance == 0) MUST(before >= lastBefore, describe(p) << ", position " << position);
         lastDistance = distance;
         lastBefore = before;
