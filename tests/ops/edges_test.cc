@@ -111,7 +111,7 @@ TEST_CASE("a result too large to be numbered is refused") {
 
 TEST_CASE("an operation leaves when it is revoked, also where it waits for nobody") {
   const World world = GENERATE(from_range(test::worlds({World{1, 1}, World{1, 2}, World{2, 1}})));
-  const SlowTiles slow(0, 20000);  // 400 tiles of 20 ms on rank 0
+  const SlowTiles slow(0, 20000);  // 400 tiles of 20 ms on rank 0: 8 s
   requireAll(world, [&](mkComm_t comm, int rank) {
     mkStream_t stream = nullptr;
     expect(mkCpuStreamCreate(&stream), "stream");
@@ -125,8 +125,8 @@ TEST_CASE("an operation leaves when it is revoked, also where it waits for nobod
     const auto start = Clock::now();
     if (rank == 0) expect(mkCommRevoke(comm), "revoke");
     expect(mkCpuStreamSynchronize(stream), "synchronize");
-    if (secondsSince(start) > 2) throw "the operation took " + std::to_string(secondsSince(start)) + " s to leave";
-    for (int i = 0; i < 2000 && asyncError(comm) == mkSuccess; ++i)
+    if (secondsSince(start) > 4) throw "the operation took " + std::to_string(secondsSince(start)) + " s to leave";
+    for (int i = 0; i < 20000 && asyncError(comm) == mkSuccess; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (asyncError(comm) != (rank == 0 ? mkErrorRevoked : mkErrorRemote))
       throw std::string("error ") + mkGetLastError(comm);
@@ -242,7 +242,7 @@ TEST_CASE("a forked child is told that streams and communicators are its parent'
       _exit(refused ? 0 : 1);
     }
     int status = -1;
-    for (int i = 0; i < 5000 && waitpid(child, &status, WNOHANG) == 0; ++i)
+    for (int i = 0; i < 30000 && waitpid(child, &status, WNOHANG) == 0; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     if (!WIFEXITED(status) || WEXITSTATUS(status) != 0) {
       kill(child, SIGKILL);

@@ -45,7 +45,7 @@ template <class Plan>
 void requireSent(mkComm_t comm, const mkCommInfo_t& before, const Plan& plan) {
   // The proxy may not have read the last command yet when the operation ends.
   mkCommInfo_t after = info(comm);
-  for (int i = 0; i < 2000 && after.netMessagesSent - before.netMessagesSent < plan.netMessagesSent(); ++i) {
+  for (int i = 0; i < 20000 && after.netMessagesSent - before.netMessagesSent < plan.netMessagesSent(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     after = info(comm);
   }
@@ -266,18 +266,23 @@ TEST_CASE("back-to-back launches with one slow rank") {
 TEST_CASE("a peer that is slow for longer than the deadline, but gets on, is not taken for stalled") {
   // Its output is announced once, at its end, after far longer than the deadline; each of its tiles takes far less.
   mk::emu::hook().store([](int rank, uint64_t, mk::emu::Point point, uint64_t) {
-    if (rank == 1 && point == mk::emu::Point::multiply) std::this_thread::sleep_for(std::chrono::milliseconds(80));
+    if (rank == 1 && point == mk::emu::Point::multiply) std::this_thread::sleep_for(std::chrono::milliseconds(150));
   });
   const World world{1, 2};
+  constexpr int kDeadlineMs = 2000;  // so long that a busy machine does not hold a thread up for it
   const auto errors = test::runWorld(
       world,
       [&](mkComm_t comm, int rank) {
         Operands o({.m = 256, .n = 512, .k = 32, .window = true}, world, rank, comm);
         o.reserve();
+        const auto start = std::chrono::steady_clock::now();
         launch(comm, o);
+        const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
+        if (took.count() < 1.5 * kDeadlineMs)
+          throw "took " + std::to_string(took.count()) + " ms: too short to test anything";
         o.check();
       },
-      [](mkConfig_t& config, int) { config.timeoutMs = 600; });
+      [](mkConfig_t& config, int) { config.timeoutMs = kDeadlineMs; });
   mk::emu::hook().store(nullptr);
   INFO(joined(errors));
   CHECK(errors.empty());

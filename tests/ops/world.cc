@@ -53,6 +53,7 @@ std::vector<std::string> runWorld(const World& world, const std::function<void(m
         MK_INIT(&config, MK_ID_CONFIG);
         config.hostId = host.c_str();
         config.initTimeoutMs = 60000;
+        config.teardownTimeoutMs = 60000;  // of sanitized ranks on a busy machine
         if (configure) configure(config, r);
         expect(mkCommInitRankConfig(&comm, world.ranks(), id, r, &config), "init");
         body(comm, r);

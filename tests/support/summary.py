@@ -16,6 +16,8 @@ import sys
 
 CASES = re.compile(r"^CASES: (\d+) passed, (\d+) failed$", re.MULTILINE)
 SKIP = re.compile(r"^SKIP(?: CASE)?: (.*)$", re.MULTILINE)
+SHOWN_FAILURES = 4
+SHOWN_LINES = 60
 SKIPPED_CASE = re.compile(r"^SKIP CASE: ", re.MULTILINE)
 
 
@@ -25,6 +27,7 @@ class Summary:
         self.failed = 0
         self.skipped = []  # lines
         self.failures = []  # lines
+        self.said = []  # lines of the failed tests
 
     def add(self, directory, test):
         name = f"{directory}: {test['name']}"
@@ -44,6 +47,9 @@ class Summary:
         self.skipped += [f"{name}: {reason}" for reason in reasons]
         if failed > 0:
             self.failures.append(f"{name}: {result}, {failed} failed")
+            if len(self.failures) <= SHOWN_FAILURES:
+                self.said.append(f"{name} ended with:")
+                self.said += ["  | " + line[:300] for line in output.strip().splitlines()[-SHOWN_LINES:]]
 
     def add_failure(self, line):
         self.failed += 1
@@ -73,6 +79,8 @@ def main():
     summary = summarise(arguments.directories, arguments.broken.split())
     if summary.skipped:
         print("Skipped:\n" + "\n".join(f"  {line}" for line in summary.skipped))
+    if summary.said:
+        print("\n".join(summary.said))
     if summary.failures:
         print("Failed (see meson-logs/testlog.txt in the directory):\n" + "\n".join(f"  {l}" for l in summary.failures))
     print(f"{summary.passed} passed, {summary.failed} failed, {len(summary.skipped)} skipped")
