@@ -51,13 +51,13 @@ void CudaPlatform::accept(Call* call, const sched::KernelChoice& kernel, const P
   call->minSMs = (kernel.receiveClusters + kernel.copyClusters + 1) * sched::kClusterBlocks;
 }
 
-protocol::FailRecord CudaPlatform::launched(const std::string& why) {
+protocol::FailRecord CudaPlatform::launched(const std::string& why, const sched::KernelChoice& kernel) {
   if (!why.empty()) {
     static_cast<void>(cudaGetLastError());
     fail(mkErrorUnhandledCuda, "%s", why.c_str());
   }
   const std::lock_guard lock(viewMutex_);
-  ++lastEpoch_;
+  begun_ += sched::kClusterBlocks * (kernel.clusters + kernel.receiveClusters + kernel.copyClusters);
   return {};
 }
 
@@ -87,7 +87,7 @@ void CudaPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::Gemm
 protocol::FailRecord CudaPlatform::runGemmAr(const GemmArCall& call, mkStream_t stream) {
   kernels::GemmArOperands op = {call.operands, {}};
   std::copy(call.peerC.begin(), call.peerC.end(), op.peerC);
-  return launched(kernels::launchGemmAr(memory_, call.plan, call.kernel, call.hash, op, stream));
+  return launched(kernels::launchGemmAr(memory_, call.plan, call.kernel, call.hash, op, stream), call.kernel);
 }
 
 void CudaPlatform::planGemmRs(const sched::GemmRsShape& shape, const sched::GemmChoice& choice,
@@ -103,7 +103,8 @@ void CudaPlatform::planGemmRs(const sched::GemmRsShape& shape, const sched::Gemm
 }
 
 protocol::FailRecord CudaPlatform::runGemmRs(const GemmRsCall& call, mkStream_t stream) {
-  return launched(kernels::launchGemmRs(memory_, call.plan, call.kernel, call.hash, call.operands, stream));
+  return launched(kernels::launchGemmRs(memory_, call.plan, call.kernel, call.hash, call.operands, stream),
+                  call.kernel);
 }
 
 void CudaPlatform::planAgGemm(const sched::AgGemmShape& shape, const sched::GemmChoice& choice,
@@ -115,13 +116,14 @@ void CudaPlatform::planAgGemm(const sched::AgGemmShape& shape, const sched::Gemm
   s.k = shape.k;
   const sched::KernelChoice kernel = chooseKernel(s, shape.place, choice);
   accept(call, kernel, sched::planAgGemm(shape, kernels::clusterChoice(kernel, choice), agents()));
+  if (call->plan.sliceCols == 0) call->kernel.paceNs = 0;  // the caller's chunks: whole rows, which nothing holds up
   if (call->plan.roles.move != 0) call->plan.roles.move = kernel.movers;
 }
 
 protocol::FailRecord CudaPlatform::runAgGemm(const AgGemmCall& call, mkStream_t stream) {
   kernels::AgGemmOperands op = {call.operands, {}, call.gatheredStride};
   std::copy(call.gathered.begin(), call.gathered.end(), op.gathered);
-  return launched(kernels::launchAgGemm(memory_, call.plan, call.kernel, call.hash, op, stream));
+  return launched(kernels::launchAgGemm(memory_, call.plan, call.kernel, call.hash, op, stream), call.kernel);
 }
 
 namespace {
@@ -211,8 +213,10 @@ bool CudaPlatform::busy(bool strict) {
     refresh(true);
     {
       const std::lock_guard lock(viewMutex_);
-      // What the stream still has to do may be the caller's own.  With graphs the count of epochs does not tell.
-      if (!empty && (captureId_ != 0 ? strict : view_[OwnLayout::epoch] < lastEpoch_)) return true;
+      // What the stream still has to do may be the caller's own.  With graphs the count of blocks does not tell; a stream that
+      // cannot be asked is then one that the caller has synchronised.
+      if (!empty && (captureId_ != 0 ? strict && last != cudaStreamPerThread : view_[OwnLayout::blocksLeft] < begun_))
+        return true;
     }
     return running();
   } catch (const Error& e) {

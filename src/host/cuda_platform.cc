@@ -130,7 +130,6 @@ void CudaPlatform::setUp(int, const sched::Place& place, const sched::RankMap& r
   raised_ = reinterpret_cast<uint64_t*>(pinned_ + raisedAt);
   memory_.host[kernels::HostWords::enteredNewest] = settings.epochStart;
 
-  lastEpoch_ = settings.epochStart;
   view_.assign(viewWords_, 0);
   view_[OwnLayout::epoch] = view_[OwnLayout::donePublished] = view_[OwnLayout::enteredNewest] = settings.epochStart;
   std::memcpy(copied_, view_.data(), viewWords_ * sizeof(uint64_t));

@@ -93,7 +93,7 @@ class CudaPlatform final : public Platform {
   template <class Call, class Plan>
   void accept(Call* call, const sched::KernelChoice& kernel, const Plan& plan) const;
   // The end of every launch: what failed, or "".
-  protocol::FailRecord launched(const std::string& why);
+  protocol::FailRecord launched(const std::string& why, const sched::KernelChoice& kernel);
 
   int device_ = 0;
   uint32_t smCount_ = 0, clusters_ = 0;
@@ -116,7 +116,7 @@ class CudaPlatform final : public Platform {
   std::vector<uint64_t> view_;  // the newest complete copy
   uint64_t viewAt_ = 0, progressAt_ = 0;
 
-  uint64_t lastEpoch_ = 0;  // of the newest launch, if there were no graphs
+  uint64_t begun_ = 0;  // blocks of all launches, if there were no graphs
   bool launched_ = false;
   cudaStream_t last_ = nullptr;  // of the newest launch that was not captured
 

@@ -33,7 +33,9 @@ template <class C>
 __device__ __forceinline__ void watch(const Block<C>& b, bool computes, bool controls, uint32_t lane) {
   using L = typename C::L;
   LanePlatform<C::kGeneral> platform(b.p.memory, sched::Role::control);
-  if (lane == 0 && controls && !protocol::enter(platform, b.p.hash)) sharedStoreRelease(b.at(L::kFailed), 1);
+  // A launch that only leaves does not enter: its peers may still look at what the one that has failed told them.
+  if (lane == 0 && controls && (platform.leaving() || !protocol::enter(platform, b.p.hash)))
+    sharedStoreRelease(b.at(L::kFailed), 1);
   __syncwarp();
   if (computes) watchRows(b, lane);
   if (lane != 0) return;
