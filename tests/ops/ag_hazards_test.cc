@@ -192,7 +192,7 @@ TEST_CASE("allgather: a heap too small is refused, and with `gathered` in a wind
 
 TEST_CASE("allgather: a rank that works for longer than the deadline, but gets on, is not taken for stalled") {
   const SlowTiles slow([](int rank, uint64_t, mk::emu::Point point, uint64_t) {
-    if (rank == 1 && point == mk::emu::Point::multiply) std::this_thread::sleep_for(std::chrono::milliseconds(150));
+    if (rank == 1 && point == mk::emu::Point::multiply) std::this_thread::sleep_for(std::chrono::milliseconds(220));
   });
   const World world{1, 2};
   constexpr int kDeadlineMs = 2000;  // so long that a busy machine does not hold a thread up for it
