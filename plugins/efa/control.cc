@@ -7,7 +7,6 @@
 #include <netinet/in.h>
 #include <netinet/tcp.h>
 #include <poll.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -38,16 +37,6 @@ void prepare(int fd) {
 UniqueFd streamSocket(int family) { return UniqueFd(socket(family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0)); }
 
 }  // namespace
-
-Token randomToken() {
-  Token token;
-  // Up to 256 bytes come whole; only a signal before the first one interrupts.
-  ssize_t got;
-  do got = getrandom(token.data(), token.size(), 0);
-  while (got < 0 && errno == EINTR);
-  if (got != static_cast<ssize_t>(token.size())) failErrno(errno, "getrandom");
-  return token;
-}
 
 std::string text(const HostAddress& address) {
   char words[INET6_ADDRSTRLEN] = "?";

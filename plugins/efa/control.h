@@ -9,13 +9,11 @@
 #include <utility>
 #include <vector>
 
+#include "common/token.h"
 #include "common/unique_fd.h"
 #include "mkernel/transport.h"
 
 namespace mk::plugin::efa {
-
-using Token = std::array<uint8_t, 16>;
-Token randomToken();
 
 // IPv6, or IPv4 as IPv6 maps it.
 using HostAddress = std::array<uint8_t, 16>;

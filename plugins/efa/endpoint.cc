@@ -1,14 +1,12 @@
 // See endpoint.h.  Here: opening, connecting, memory, closing.
 #include "endpoint.h"
 
-#include <pthread.h>
-
 #include <algorithm>
-#include <csignal>
 #include <cstring>
 #include <utility>
 
 #include "common/failure.h"
+#include "common/thread.h"
 
 namespace mk::plugin::efa {
 namespace {
@@ -111,18 +109,7 @@ void Endpoint::connect(int count, int self, const uint8_t* addresses, int timeou
   for (Peer& peer : peers_) peer.granted = window_;
   connected_ = true;
 
-  // Signals are for the program's own threads.
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    keeper_ = std::thread([this] { keep(); });
-  } catch (const std::exception& error) {
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-    fail(mkErrorSystem, "no thread for the endpoint: %s", error.what());
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_setname_np(keeper_.native_handle(), "mk-efa");
+  keeper_ = startThread("mk-efa", [this] { keep(); });
 }
 
 void Endpoint::keep() {

@@ -1,16 +1,11 @@
 // See wireup.h.
 #include "wireup.h"
 
-#include <pthread.h>
-#include <signal.h>
-#include <sys/random.h>
-
 #include <algorithm>
-#include <cerrno>
-#include <system_error>
 #include <utility>
 
 #include "common/failure.h"
+#include "common/thread.h"
 
 namespace mk::plugin::ibverbs {
 namespace {
@@ -19,35 +14,7 @@ using namespace std::chrono_literals;
 
 constexpr auto kFirstPause = 10ms, kLongestPause = 500ms;
 
-// A thread that takes none of the program's signals.
-std::thread quietThread(void (*body)(void*), void* argument) {
-  sigset_t all, before;
-  sigfillset(&all);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  std::thread thread;
-  int error = 0;
-  try {
-    thread = std::thread(body, argument);
-  } catch (const std::system_error& failure) {
-    error = failure.code().value();
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  if (error != 0) failErrno(error, "cannot start a thread");
-  pthread_setname_np(thread.native_handle(), "mk-ibverbs");
-  return thread;
-}
-
 }  // namespace
-
-Token randomToken() {
-  Token token = {};
-  for (size_t have = 0; have < token.size();) {
-    const ssize_t got = getrandom(token.data() + have, token.size() - have, 0);
-    if (got < 0 && errno != EINTR) failErrno(errno, "getrandom");
-    if (got > 0) have += static_cast<size_t>(got);
-  }
-  return token;
-}
 
 Wireup::Wireup(std::unique_ptr<Datagrams> datagrams, const Token& ownId, const Token& ownSecret, int self,
                std::vector<WireupPeer> peers)
@@ -59,7 +26,7 @@ Wireup::Wireup(std::unique_ptr<Datagrams> datagrams, const Token& ownId, const T
       states_(peers_.size()) {
   State& own = states_[static_cast<size_t>(self_)];
   own.heard = own.returned = own.ready = own.peerReady = true;
-  thread_ = quietThread([](void* wireup) { static_cast<Wireup*>(wireup)->loop(); }, this);
+  thread_ = startThread("mk-ibverbs", [this] { loop(); });
 }
 
 Wireup::~Wireup() {

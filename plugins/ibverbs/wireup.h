@@ -3,7 +3,6 @@
 // this endpoint, which may be in no call by then.  Used by endpoint.cc; ud_port.cc is the service.
 #pragma once
 
-#include <array>
 #include <chrono>
 #include <condition_variable>
 #include <cstdint>
@@ -13,13 +12,12 @@
 #include <thread>
 #include <vector>
 
+#include "common/token.h"
 #include "settings.h"
 
 namespace mk::plugin::ibverbs {
 
 using Clock = std::chrono::steady_clock;
-using Token = std::array<uint8_t, 16>;
-Token randomToken();
 
 constexpr uint32_t kMagic = 0x6d6b4942;  // "mkIB"
 constexpr uint32_t kWireVersion = 1;

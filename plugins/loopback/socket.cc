@@ -2,7 +2,6 @@
 #include "socket.h"
 
 #include <fcntl.h>
-#include <sys/random.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 
@@ -27,16 +26,6 @@ socklen_t fill(const std::string& name, sockaddr_un* address) {
 }
 
 }  // namespace
-
-Token randomToken() {
-  Token token;
-  // Up to 256 bytes come whole; only a signal before the first one interrupts.
-  ssize_t got;
-  do got = getrandom(token.data(), token.size(), 0);
-  while (got < 0 && errno == EINTR);
-  if (got != static_cast<ssize_t>(token.size())) failErrno(errno, "getrandom");
-  return token;
-}
 
 Message makeMessage(MessageType type) {
   Message message = {};

@@ -4,19 +4,16 @@
 
 #include <sys/types.h>
 
-#include <array>
 #include <cstdint>
 #include <deque>
 #include <string>
 #include <utility>
 
+#include "common/token.h"
 #include "common/unique_fd.h"
 #include "mkernel/transport.h"
 
 namespace mk::plugin::loopback {
-
-using Token = std::array<uint8_t, 16>;
-Token randomToken();
 
 constexpr uint32_t kMagic = 0x6d6b4c42;  // "mkLB"
 constexpr uint32_t kWireVersion = 2;

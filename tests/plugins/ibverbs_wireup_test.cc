@@ -15,6 +15,7 @@
 #include "wireup.h"
 #include "words.h"
 
+using namespace mk::plugin;
 using namespace mk::plugin::ibverbs;
 using namespace std::chrono_literals;
 
