@@ -9,10 +9,12 @@
 #pragma once
 
 #include <algorithm>
+#include <cstdio>
 #include <cstring>
 #include <exception>
 #include <memory>
 #include <new>
+#include <string>
 
 #include "common/failure.h"
 
@@ -48,6 +50,15 @@ void give(T* to, T value) {
   if (size < sizeof(uint32_t)) fail(mkErrorVersion, "structSize %u: must be set before the call", size);
   value.structSize = static_cast<uint32_t>(std::min<size_t>(size, sizeof(T)));
   std::memcpy(to, &value, value.structSize);
+}
+
+// pciBusId: "" if none.
+inline mkTransportDevice_t tellDevice(const std::string& name, const std::string& pciBusId, uint64_t bytesPerSecond) {
+  mkTransportDevice_t device = {};
+  std::snprintf(device.name, sizeof(device.name), "%s", name.c_str());
+  std::snprintf(device.pciBusId, sizeof(device.pciBusId), "%s", pciBusId.c_str());
+  device.bytesPerSecond = bytesPerSecond;
+  return device;
 }
 
 template <typename Context, typename Endpoint>

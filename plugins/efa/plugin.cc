@@ -1,5 +1,4 @@
 // The exported table of the efa transport.
-#include <cstdio>
 #include <memory>
 
 #include "common/table.h"
@@ -17,11 +16,7 @@ class Context {
   int devices() const { return static_cast<int>(provider_.devices().size()); }
   mkTransportDevice_t device(int index) const {
     const Device& found = provider_.devices()[static_cast<size_t>(index)];
-    mkTransportDevice_t device = {};
-    std::snprintf(device.name, sizeof(device.name), "%s", found.name.c_str());
-    std::snprintf(device.pciBusId, sizeof(device.pciBusId), "%s", found.pciBusId.c_str());
-    device.bytesPerSecond = found.bytesPerSecond;
-    return device;
+    return tellDevice(found.name, found.pciBusId, found.bytesPerSecond);
   }
   mkTransportProperties_t properties() const {
     mkTransportProperties_t properties = {};

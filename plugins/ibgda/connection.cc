@@ -131,8 +131,8 @@ void Connection::connect(const OpenDevice& device, const PortAddress& peer, uint
   a.ah_attr.dlid = peer.lid;
   if (device.address.ethernet != 0) {
     a.ah_attr.is_global = 1;
-    std::memcpy(a.ah_attr.grh.dgid.raw, peer.gid, sizeof(peer.gid));
-    a.ah_attr.grh.sgid_index = static_cast<uint8_t>(device.gidIndex);
+    std::memcpy(a.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
+    a.ah_attr.grh.sgid_index = static_cast<uint8_t>(device.gid.index);
     a.ah_attr.grh.hop_limit = 255;
   }
   modify(a,

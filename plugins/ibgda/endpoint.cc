@@ -29,7 +29,7 @@ bool inside(uint64_t offset, uint64_t bytes, uint64_t whole) { return offset <= 
 
 }  // namespace
 
-Endpoint::Endpoint(const Device& device, const Settings& settings) : device_(device, settings) {
+Endpoint::Endpoint(const RdmaPort& port, const Settings& settings) : device_(port, settings) {
   address_.magic = kMagic;
   address_.version = kWireVersion;
   if (getrandom(&address_.id, sizeof(address_.id), 0) != sizeof(address_.id)) failErrno(errno, "getrandom");

@@ -25,7 +25,7 @@ static_assert(sizeof(Address) <= MK_TRANSPORT_ADDRESS_BYTES);
 
 class Endpoint {
  public:
-  Endpoint(const Device& device, const Settings& settings);
+  Endpoint(const RdmaPort& port, const Settings& settings);
   // The connections first: then nothing reads or writes memory any more.
   ~Endpoint() { connections_.clear(); }
   Endpoint(const Endpoint&) = delete;

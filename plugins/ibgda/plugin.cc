@@ -1,7 +1,5 @@
 // The exported table of the ibgda transport.
-#include <cstdio>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "common/table.h"
@@ -13,21 +11,12 @@ namespace {
 
 class Context {
  public:
-  explicit Context(const mkTransportHost_t& host) : settings_(readSettings(host)) {
-    std::string refused;
-    devices_ = findDevices(settings_, &refused);
-    if (devices_.empty()) fail(mkErrorTransport, "no port of an mlx5 card can be used: %s", refused.c_str());
-    if (!refused.empty()) MK_PLUGIN_INFO("not used: %s", refused.c_str());
-  }
+  explicit Context(const mkTransportHost_t& host) : settings_(readSettings(host)), devices_(findDevices(settings_)) {}
 
   int devices() const { return static_cast<int>(devices_.size()); }
   mkTransportDevice_t device(int index) const {
-    const Device& found = devices_[static_cast<size_t>(index)];
-    mkTransportDevice_t device = {};
-    std::snprintf(device.name, sizeof(device.name), "%s", found.name().c_str());
-    std::snprintf(device.pciBusId, sizeof(device.pciBusId), "%s", found.pciBusId.c_str());
-    device.bytesPerSecond = found.bytesPerSecond;
-    return device;
+    const RdmaPort& found = devices_[static_cast<size_t>(index)];
+    return tellDevice(found.name(), found.pciBusId, found.bytesPerSecond);
   }
   mkTransportProperties_t properties() const {
     mkTransportProperties_t properties = {};
@@ -44,7 +33,7 @@ class Context {
 
  private:
   const Settings settings_;
-  std::vector<Device> devices_;
+  const std::vector<RdmaPort> devices_;
 };
 
 using OwnTable = Table<Context, Endpoint>;

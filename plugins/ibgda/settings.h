@@ -12,7 +12,7 @@ constexpr uint32_t kMostPeers = 48;  // as many queue pair numbers as an address
 
 struct Settings {
   std::string hca;          // MKERNEL_IB_HCA
-  int gidIndex = -1;        // MKERNEL_IB_GID_INDEX; -1: chosen, see device.h
+  int gidIndex = -1;        // MKERNEL_IB_GID_INDEX; -1: chosen, see rdma_port.h
   uint32_t peers = 16;      // MKERNEL_IBGDA_PEERS: queue pairs made before it is known who connects
   uint32_t entries = 1024;  // MKERNEL_IBGDA_ENTRIES: basic blocks of a queue
 };

@@ -1,42 +1,32 @@
-// The ports that can be used, found by state and capability, and one of them opened.  Called by plugin.cc and the endpoint.
+// The ports that can be used, and one of them opened: what this transport has to know beside common/rdma_devices.h.  Called by
+// plugin.cc and the endpoint.
 #pragma once
 
 #include <cstdint>
-#include <string>
 #include <vector>
 
+#include "common/rdma_devices.h"
 #include "port.h"
 #include "settings.h"
-#include "verbs.h"
 
 namespace mk::plugin::ibverbs {
 
 // A usable port of a device.
-struct Device {
-  std::string device;  // as verbs calls it
-  uint8_t port = 1;
-  std::string pciBusId;  // "" if none
-  uint64_t bytesPerSecond = 0;
+struct Device : RdmaPort {
   uint64_t maxBytes = 0;   // of one message
   int maxRequests = 0;     // of one queue pair
   int maxCompletions = 0;  // of one completion queue
-
-  std::string name() const { return device + ":" + std::to_string(port); }
 };
 
-// Those that MKERNEL_IB_HCA selects, that are up and that have what is needed.  Why each of the others is not used goes into
-// *refused, one clause each.
-std::vector<Device> findDevices(const Settings& settings, std::vector<std::string>* refused);
+// Throws Failure if there is none.
+std::vector<Device> findDevices(const Settings& settings);
 
 // A device opened for one endpoint.  Throws Failure.
-struct OpenDevice {
+struct OpenDevice : OpenPort {
   OpenDevice(const Device& device, const Settings& settings);
 
   Device info;
-  ContextPtr context;
-  DomainPtr domain;
   PortAddress address = {};
-  int gidIndex = 0;
 };
 
 // Fills in everything but GRH and LID questions that depend on who is talked to.

@@ -42,7 +42,7 @@ Endpoint::Endpoint(const Device& device, const Settings& settings, uint32_t outs
   gethostname(address_.host, sizeof(address_.host) - 1);
   std::snprintf(address_.device, sizeof(address_.device), "%s", device.name().c_str());
   MK_PLUGIN_INFO("%s: %s, MTU %d, GID index %d", address_.device, describe(address_.port).c_str(),
-                 mtuBytes(address_.port.mtu), device_.gidIndex);
+                 mtuBytes(address_.port.mtu), device_.gid.index);
 }
 
 void Endpoint::readAddresses(int count, int self, const uint8_t* addresses) {

@@ -8,8 +8,8 @@
 #include <vector>
 
 #include "common/dma_buf.h"
+#include "common/verbs.h"
 #include "mkernel/transport.h"
-#include "verbs.h"
 #include "wireup.h"
 
 namespace mk::plugin::ibverbs {

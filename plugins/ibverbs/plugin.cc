@@ -1,9 +1,7 @@
 // The exported table of the ibverbs transport.
 #include <algorithm>
-#include <cstdio>
 #include <cstring>
 #include <memory>
-#include <string>
 #include <vector>
 
 #include "common/table.h"
@@ -21,11 +19,7 @@ class Context {
   int devices() const { return static_cast<int>(devices_.size()); }
   mkTransportDevice_t device(int index) const {
     const Device& found = devices_[static_cast<size_t>(index)];
-    mkTransportDevice_t device = {};
-    std::snprintf(device.name, sizeof(device.name), "%s", found.name().c_str());
-    std::snprintf(device.pciBusId, sizeof(device.pciBusId), "%s", found.pciBusId.c_str());
-    device.bytesPerSecond = found.bytesPerSecond;
-    return device;
+    return tellDevice(found.name(), found.pciBusId, found.bytesPerSecond);
   }
   mkTransportProperties_t properties() const {
     mkTransportProperties_t properties = {};
@@ -50,15 +44,7 @@ Context::Context(const mkTransportHost_t& host) : settings_(readSettings(host)) 
   // So that a child's copies of registered pages are its own on kernels before 5.12; later ones see to it themselves.
   if (const int error = ibv_fork_init(); error != 0)
     MK_PLUGIN_INFO("no protection of registered memory in forked children: %s", std::strerror(error));
-  std::vector<std::string> refused;
-  devices_ = findDevices(settings_, &refused);
-  std::string reasons;
-  for (const std::string& reason : refused) {
-    reasons += (reasons.empty() ? "" : "; ") + reason;
-    MK_PLUGIN_INFO("not used: %s", reason.c_str());
-  }
-  if (devices_.empty())
-    fail(mkErrorTransport, "no usable RDMA port: %s", reasons.empty() ? "there is no RDMA device" : reasons.c_str());
+  devices_ = findDevices(settings_);
   outstanding_ = settings_.outstanding;
   for (const Device& device : devices_) {
     const int places = std::min(device.maxRequests - static_cast<int>(kOwnRequests),

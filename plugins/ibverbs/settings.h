@@ -12,7 +12,7 @@ constexpr uint32_t kMaxConnections = 8;  // to one peer
 
 struct Settings {
   std::string hca;             // see hca_filter.h
-  int gidIndex = -1;           // -1: chosen, see port.h
+  int gidIndex = -1;           // -1: chosen, see rdma_port.h
   uint32_t connections = 2;    // to one peer; the ends take the smaller number
   uint32_t outstanding = 128;  // writes to one peer
   uint32_t timeout = 18;       // of an acknowledgement: 4.096 us * 2^timeout

@@ -1,5 +1,4 @@
 // The exported table of the loopback transport.
-#include <cstdio>
 #include <memory>
 
 #include "common/table.h"
@@ -15,10 +14,7 @@ class Context {
 
   int devices() const { return 1; }
   mkTransportDevice_t device(int) const {
-    mkTransportDevice_t device = {};
-    std::snprintf(device.name, sizeof(device.name), "loopback");
-    device.bytesPerSecond = static_cast<uint64_t>(settings_.gigabytesPerSecond * 1e9);
-    return device;
+    return tellDevice("loopback", "", static_cast<uint64_t>(settings_.gigabytesPerSecond * 1e9));
   }
   mkTransportProperties_t properties() const {
     mkTransportProperties_t properties = {};

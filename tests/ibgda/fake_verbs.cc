@@ -185,21 +185,26 @@ int ibv_query_port(ibv_context*, uint8_t port, _compat_ibv_port_attr* compat) {
   a->active_speed = 64;
   return 0;
 }
+const char* ibv_port_state_str(ibv_port_state state) { return state == IBV_PORT_DOWN ? "down" : "another"; }
 // Link-local and IPv4, each as RoCE v1 and v2.  The number of the card is the end of its address.
-int _ibv_query_gid_ex(ibv_context*, uint32_t, uint32_t index, ibv_gid_entry* entry, uint32_t, size_t) {
-  if (index >= 4) return EINVAL;
-  *entry = {};
-  entry->gid_index = index;
-  entry->gid_type = index % 2 == 0 ? IBV_GID_TYPE_ROCE_V1 : IBV_GID_TYPE_ROCE_V2;
-  uint8_t* const b = entry->gid.raw;
-  if (index < 2) {
-    b[0] = 0xfe, b[1] = 0x80, b[15] = 1;
-  } else {
-    const uint32_t card = cardNumber();
-    b[10] = b[11] = 0xff, b[12] = 10;
-    for (uint32_t i = 0; i < 3; ++i) b[13 + i] = static_cast<uint8_t>(card >> (16 - 8 * i));
+ssize_t _ibv_query_gid_table(ibv_context*, ibv_gid_entry* entries, size_t room, uint32_t, size_t) {
+  if (room < 4) return -EINVAL;
+  for (uint32_t index = 0; index < 4; ++index) {
+    ibv_gid_entry& entry = entries[index];
+    entry = {};
+    entry.gid_index = index;
+    entry.port_num = 2;
+    entry.gid_type = index % 2 == 0 ? IBV_GID_TYPE_ROCE_V1 : IBV_GID_TYPE_ROCE_V2;
+    uint8_t* const b = entry.gid.raw;
+    if (index < 2) {
+      b[0] = 0xfe, b[1] = 0x80, b[15] = 1;
+    } else {
+      const uint32_t card = cardNumber();
+      b[10] = b[11] = 0xff, b[12] = 10;
+      for (uint32_t i = 0; i < 3; ++i) b[13 + i] = static_cast<uint8_t>(card >> (16 - 8 * i));
+    }
   }
-  return 0;
+  return 4;
 }
 int ibv_get_async_event(ibv_context* context, ibv_async_event* event) {
   Context* const c = contextOf(context);

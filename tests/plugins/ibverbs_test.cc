@@ -1,18 +1,17 @@
-// The ibverbs transport's decisions and bookkeeping, which need no device: which ports, which GID, what two ports agree on,
-// how memory is registered, what a batch becomes and what a completion stands for.
+// The ibverbs transport's decisions and bookkeeping, which need no device: what two ports agree on, how memory is registered,
+// what a batch becomes and what a completion stands for.
 #include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
-#include <functional>
 #include <map>
 #include <random>
 #include <string>
 #include <vector>
 
 #include "common/failure.h"
-#include "common/hca_filter.h"
+#include "gids.h"
 #include "memory.h"
 #include "plugin.h"
 #include "port.h"
@@ -23,105 +22,11 @@
 
 using namespace mk::plugin;
 using namespace mk::plugin::ibverbs;
+using test::failureOf;
+using test::gidOf;
+using test::ipv4;
+using test::kGlobal;
 using test::missing;
-
-namespace {
-
-// The text of the failure, which must have this code; "" if there is none.
-std::string failureOf(mkResult_t code, const std::function<void()>& body) {
-  try {
-    body();
-  } catch (const Failure& failure) {
-    CHECK(failure.code() == code);
-    return failure.what();
-  }
-  return "";
-}
-
-Gid gidOf(std::initializer_list<int> head, std::initializer_list<int> tail) {
-  Gid gid = {};
-  size_t at = 0;
-  for (const int byte : head) gid[at++] = static_cast<uint8_t>(byte);
-  at = gid.size() - tail.size();
-  for (const int byte : tail) gid[at++] = static_cast<uint8_t>(byte);
-  return gid;
-}
-Gid ipv4(int a, int b, int c, int d) { return gidOf({}, {0xff, 0xff, a, b, c, d}); }
-const Gid kLinkLocal = gidOf({0xfe, 0x80}, {1}), kGlobal = gidOf({0x20, 0x01, 0x0d, 0xb8}, {1});
-
-}  // namespace
-
-TEST_CASE("ibverbs: ports by MKERNEL_IB_HCA") {
-  struct Expectation {
-    const char* text;
-    const char* device;
-    int port;
-    bool selected;
-  };
-  const Expectation expectations[] = {
-      {"", "mlx5_0", 1, true},
-      {"mlx5", "mlx5_0", 1, true},
-      {"mlx5", "bnxt_re0", 1, false},
-      {"mlx5_1", "mlx5_1", 2, true},
-      {"mlx5_1", "mlx5_10", 1, true},  // a prefix
-      {"=mlx5_1", "mlx5_10", 1, false},
-      {"=mlx5_1", "mlx5_1", 1, true},
-      {"=mlx5", "mlx5_0", 1, false},
-      {"^mlx5", "mlx5_0", 1, false},
-      {"^mlx5", "rxe0", 1, true},
-      {"^mlx5_1", "mlx5_12", 1, false},
-      {"^=mlx5_1", "mlx5_12", 1, true},
-      {"^=mlx5_1,mlx5_12", "mlx5_12", 1, false},
-      {"mlx5_0:1", "mlx5_0", 1, true},
-      {"mlx5_0:1", "mlx5_0", 2, false},
-      {"mlx5_0:1,mlx5_0:2", "mlx5_0", 2, true},
-      {"^mlx5_0:1", "mlx5_0", 1, false},
-      {"^mlx5_0:1", "mlx5_0", 2, true},
-      {"=mlx5_0:1,mlx5_3", "mlx5_3", 2, true},
-      {"=mlx5_0:1,mlx5_3", "mlx5_30", 2, false},
-      {",rxe0,,rxe1,", "rxe1", 1, true},
-      {"^", "rxe1", 1, true},
-  };
-  for (const Expectation& e : expectations) {
-    INFO(e.text << " and " << e.device << ":" << e.port);
-    CHECK(HcaFilter(e.text).selects(e.device, e.port) == e.selected);
-  }
-  for (const char* text :
-       {"mlx5_0:", "mlx5_0:0", "mlx5_0:256", "mlx5_0:1x", "mlx5_0:-1", ":1", "a,^b", "a,=b", "=^a", "a b"}) {
-    INFO(text);
-    const std::string why = failureOf(mkErrorInvalidArgument, [&] { const HcaFilter filter(text); });
-    CHECK(missing(why, {"MKERNEL_IB_HCA=", text}) == "");
-  }
-}
-
-TEST_CASE("ibverbs: the choice of a GID") {
-  const auto chosen = [](const std::vector<GidEntry>& table, bool ethernet = true) {
-    return chooseGid(table, ethernet, -1, "rxe0:1").index;
-  };
-  using K = GidKind;
-  // As a driver lists them: each address in both versions.
-  std::vector<GidEntry> table = {
-      {0, kLinkLocal, K::roceV1}, {1, kLinkLocal, K::roceV2}, {2, ipv4(10, 0, 0, 1), K::roceV1}};
-  CHECK(chosen(table) == 1);  // v2, though of the link only
-  table.push_back({4, kGlobal, K::roceV2});
-  CHECK(chosen(table) == 4);
-  table.push_back({5, ipv4(169, 254, 3, 4), K::roceV2});
-  CHECK(chosen(table) == 4);
-  table.push_back({7, ipv4(10, 0, 0, 1), K::roceV2});
-  CHECK(chosen(table) == 7);
-  table.push_back({9, ipv4(10, 0, 0, 2), K::roceV2});
-  CHECK(chosen(table) == 7);
-  CHECK(chosen({table.rbegin(), table.rend()}) == 7);
-  CHECK(chosen({{0, {}, K::roceV2}, {3, kLinkLocal, K::roceV1}}) == 3);  // an empty entry is none
-  CHECK(chosen({{2, kGlobal, K::infiniband}, {0, kLinkLocal, K::infiniband}}, false) == 0);
-
-  CHECK(chooseGid(table, true, 2, "rxe0:1").kind == K::roceV1);  // what is asked for is taken
-  const std::string why = failureOf(mkErrorInvalidArgument, [&] { chooseGid(table, true, 3, "rxe0:1"); });
-  CHECK(missing(why, {"MKERNEL_IB_GID_INDEX=3", "rxe0:1", "0, 1, 2, 4, 5, 7, 9"}) == "");
-  CHECK(missing(failureOf(mkErrorTransport, [] { chooseGid({}, true, -1, "rxe0:1"); }), {"rxe0:1 has no GID"}) == "");
-  CHECK(gidText(ipv4(10, 99, 0, 2)) == "10.99.0.2");
-  CHECK(gidText(kGlobal) == "2001:db8::1");
-}
 
 TEST_CASE("ibverbs: what two ports agree on") {
   PortAddress own = {};
@@ -166,10 +71,6 @@ TEST_CASE("ibverbs: what two ports agree on") {
   peer.needGlobal = 0;
   peer.gid = gidOf({0xfe, 0x80, 0, 0, 0, 0, 0, 1}, {2});
   CHECK(agree(own, peer).global);
-
-  CHECK(bytesPerSecond(2, 128) == 50'000'000'000u);  // NDR, four lanes
-  CHECK(bytesPerSecond(2, 32) == 12'500'000'000u);
-  CHECK(bytesPerSecond(3, 32) == 0);
   CHECK(mtuBytes(IBV_MTU_256) == 256);
   CHECK(mtuBytes(IBV_MTU_4096) == 4096);
 }
