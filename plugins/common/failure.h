@@ -2,6 +2,7 @@
 // return value and the text of lastError.  Each plugin has a copy of its own.
 #pragma once
 
+#include <cstdint>
 #include <stdexcept>
 #include <string>
 
@@ -12,6 +13,9 @@ namespace mk::plugin {
 
 // printf into a string.
 [[gnu::format(printf, 1, 2)]] std::string format(const char* fmt, ...);
+
+// As %llu takes it.
+inline unsigned long long wide(uint64_t value) { return value; }
 
 class Failure : public std::runtime_error {
  public:

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/checks.h"
 #include "common/failure.h"
 #include "common/thread.h"
 
@@ -15,8 +16,6 @@ using namespace std::chrono_literals;
 
 constexpr auto kKeeperPeriod = 1ms;
 constexpr uint64_t kWindowMost = 4096;
-
-unsigned long long wide(uint64_t value) { return value; }
 
 }  // namespace
 
@@ -72,11 +71,7 @@ void Endpoint::takeAddresses(int count, int self, const uint8_t* addresses) {
 }
 
 void Endpoint::connect(int count, int self, const uint8_t* addresses, int timeoutMs) {
-  if (connectTried_) fail(mkErrorInvalidUsage, "connect was called before on this endpoint");
-  if (addresses == nullptr) fail(mkErrorInvalidArgument, "addresses is NULL");
-  if (count < 1 || self < 0 || self >= count)
-    fail(mkErrorInvalidArgument, "self %d of count %d: must be 0 to count - 1", self, count);
-  if (timeoutMs < 0) fail(mkErrorInvalidArgument, "timeoutMs %d: must not be negative", timeoutMs);
+  checkConnect(connectTried_, count, self, addresses, timeoutMs);
   const auto deadline = Clock::now() + std::chrono::milliseconds(timeoutMs);
   connectTried_ = true;
   self_ = self;
@@ -131,14 +126,7 @@ void Endpoint::keep() {
   }
 }
 
-Peer& Endpoint::peerAt(int peer) {
-  if (!connected_) fail(mkErrorInvalidUsage, "the endpoint is not connected");
-  if (peer < 0 || static_cast<size_t>(peer) >= peers_.size())
-    fail(mkErrorInvalidArgument, "peer %d: must be 0 to %zu", peer, peers_.size() - 1);
-  Peer& found = peers_[static_cast<size_t>(peer)];
-  if (found.self) fail(mkErrorInvalidArgument, "peer %d is this endpoint itself", peer);
-  return found;
-}
+Peer& Endpoint::peerAt(int peer) { return peerOf(connected_, peers_, peer); }
 
 // ---- Memory --------------------------------------------------------------------------------------------------------
 
@@ -148,14 +136,7 @@ void Endpoint::sendAll(const Message& message) {
 }
 
 void* Endpoint::registerMemory(const mkTransportMemory_t& memory, uint8_t* key) {
-  if (!connected_) fail(mkErrorInvalidUsage, "the endpoint is not connected");
-  if (memory.structSize < sizeof(memory))
-    fail(mkErrorVersion, "mkTransportMemory_t of %u bytes; this plugin needs %zu", memory.structSize, sizeof(memory));
-  if (memory.kind != MK_MEMORY_KIND_HOST && memory.kind != MK_MEMORY_KIND_CUDA)
-    fail(mkErrorNotSupported, "memory kind %u: legal are %u (host) and %u (CUDA)", memory.kind, MK_MEMORY_KIND_HOST,
-         MK_MEMORY_KIND_CUDA);
-  if (memory.address == nullptr || memory.bytes == 0)
-    fail(mkErrorInvalidArgument, "memory of %llu bytes at %p: neither may be zero", wide(memory.bytes), memory.address);
+  checkMemory(connected_, memory);
   const std::lock_guard lock(mutex_);
   auto region = std::make_shared<LocalRegion>();
   region->base = static_cast<std::byte*>(memory.address);

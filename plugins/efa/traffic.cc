@@ -3,6 +3,7 @@
 #include <cstring>
 #include <utility>
 
+#include "common/checks.h"
 #include "common/failure.h"
 #include "endpoint.h"
 
@@ -14,8 +15,6 @@ using namespace std::chrono_literals;
 constexpr auto kHearEvery = 1ms;     // how often the connections are looked at
 constexpr auto kAbandonAfter = 1s;   // what the provider still has for a peer that has failed
 constexpr uint64_t kBacklog = 8192;  // arrivals of one peer that wait for the caller, before the peer has to
-
-unsigned long long wide(uint64_t value) { return value; }
 
 }  // namespace
 
@@ -32,25 +31,17 @@ Endpoint::Flight Endpoint::prepare(int index, const mkTransportWrite_t& write) c
     flight.remoteKey = peer.padKey;
     return flight;
   }
-  if (write.bytes > provider_.maxBytes())
-    fail(mkErrorInvalidArgument, "write of %llu bytes; at most %llu", wide(write.bytes), wide(provider_.maxBytes()));
+  checkSize(write, provider_.maxBytes());
   const auto source = registrations_.find(write.localMemory);
   if (source == registrations_.end())
     fail(mkErrorInvalidArgument, "localMemory %p is no registration of this endpoint", write.localMemory);
   flight.source = source->second;
-  const uint64_t size = flight.source->bytes;
-  const uintptr_t start = reinterpret_cast<uintptr_t>(write.source),
-                  base = reinterpret_cast<uintptr_t>(flight.source->base);
-  if (start < base || start - base > size || write.bytes > size - (start - base))
-    fail(mkErrorInvalidArgument, "source [%p, +%llu) lies outside its registration [%p, +%llu)", write.source,
-         wide(write.bytes), static_cast<void*>(flight.source->base), wide(size));
+  checkSource(write, flight.source->base, flight.source->bytes);
   const auto destination = imports_.find(write.remoteMemory);
   if (destination == imports_.end() || destination->second->peer != index)
     fail(mkErrorInvalidArgument, "remoteMemory %p is no import from peer %d", write.remoteMemory, index);
   const RemoteRegion& remote = *destination->second;
-  if (write.remoteOffset > remote.bytes || write.bytes > remote.bytes - write.remoteOffset)
-    fail(mkErrorInvalidArgument, "destination [%llu, +%llu) lies outside the registration of %llu bytes",
-         wide(write.remoteOffset), wide(write.bytes), wide(remote.bytes));
+  checkDestination(write, remote.bytes);
   flight.remoteAddress = remote.base + write.remoteOffset;
   flight.remoteKey = remote.key;
   return flight;
@@ -59,9 +50,7 @@ Endpoint::Flight Endpoint::prepare(int index, const mkTransportWrite_t& write) c
 int Endpoint::post(int index, const mkTransportWrite_t* writes, int count) {
   const std::lock_guard lock(mutex_);
   Peer& peer = peerAt(index);
-  if (count < 0 || (count > 0 && writes == nullptr))
-    fail(mkErrorInvalidArgument, "count %d with writes %p: must be at least 0, with writes", count,
-         static_cast<const void*>(writes));
+  checkBatch(writes, count);
   progress(Clock::now());
   const uint32_t room = provider_.settings().outstanding - peer.outstanding;
   // Abandoned flights stay with the provider, so there may be fewer than the peer has room for.
@@ -297,10 +286,8 @@ void Endpoint::grant(Peer& peer) {
 }
 
 int Endpoint::poll(mkTransportEvent_t* events, int capacity) {
-  if (!connected_) fail(mkErrorInvalidUsage, "the endpoint is not connected");
-  if (capacity < 0 || (capacity > 0 && events == nullptr))
-    fail(mkErrorInvalidArgument, "capacity %d with events %p: must be at least 0, with events", capacity,
-         static_cast<void*>(events));
+  checkConnected(connected_);
+  checkEvents(events, capacity);
   const std::lock_guard lock(mutex_);
   progress(Clock::now());
   int count = 0;

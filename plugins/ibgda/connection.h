@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "common/verbs_memory.h"
 #include "device.h"
 #include "mkernel/queue.h"
 
@@ -16,7 +17,7 @@ constexpr uint32_t kEntriesPerWrite = 2;           // payload and flag
 
 // How entries name memory.
 struct LocalMemory {
-  MemoryPtr region;
+  RegistrationPtr region;
   char* address = nullptr;
   uint64_t bytes = 0;
 };

@@ -7,7 +7,7 @@
 #include <cerrno>
 #include <cstring>
 
-#include "common/dma_buf.h"
+#include "common/checks.h"
 #include "common/failure.h"
 #include "common/verbs_events.h"
 
@@ -25,11 +25,10 @@ struct Key {
 };
 static_assert(sizeof(Key) <= MK_TRANSPORT_KEY_BYTES);
 
-bool inside(uint64_t offset, uint64_t bytes, uint64_t whole) { return offset <= whole && bytes <= whole - offset; }
-
 }  // namespace
 
-Endpoint::Endpoint(const RdmaPort& port, const Settings& settings) : device_(port, settings) {
+Endpoint::Endpoint(const RdmaPort& port, const Settings& settings)
+    : device_(port, settings), registrar_(device_.domain.get()) {
   address_.magic = kMagic;
   address_.version = kWireVersion;
   if (getrandom(&address_.id, sizeof(address_.id), 0) != sizeof(address_.id)) failErrno(errno, "getrandom");
@@ -41,11 +40,8 @@ Endpoint::Endpoint(const RdmaPort& port, const Settings& settings) : device_(por
   }
 }
 
-void Endpoint::connect(int count, int self, const uint8_t* addresses, int) {
-  if (connected_) fail(mkErrorInvalidUsage, "connect: this endpoint is connected already");
-  if (count < 1 || self < 0 || self >= count)
-    fail(mkErrorInvalidArgument, "self %d of count %d: must be from 0 to count - 1", self, count);
-  if (addresses == nullptr) fail(mkErrorInvalidArgument, "addresses is NULL");
+void Endpoint::connect(int count, int self, const uint8_t* addresses, int timeoutMs) {
+  checkConnect(connected_, count, self, addresses, timeoutMs);
   if (static_cast<uint32_t>(count) > address_.count)
     fail(mkErrorNotSupported, "%d peers; MKERNEL_IBGDA_PEERS=%u is the limit, and %u the highest", count,
          address_.count, kMostPeers);
@@ -73,63 +69,19 @@ void Endpoint::connect(int count, int self, const uint8_t* addresses, int) {
 }
 
 Connection& Endpoint::connectionTo(int peer) const {
-  if (!connected_) fail(mkErrorInvalidUsage, "this endpoint is not connected");
-  if (peer < 0 || static_cast<size_t>(peer) >= connections_.size() || peer == self_)
-    fail(mkErrorInvalidArgument, "peer %d: must be from 0 to %zu, and not %d, which is this endpoint", peer,
-         connections_.size() - 1, self_);
+  checkPeer(connected_, connections_.size(), peer);
+  checkNotSelf(peer == self_, peer);
   return *connections_[static_cast<size_t>(peer)];
 }
 
 void* Endpoint::registerMemory(const mkTransportMemory_t& memory, uint8_t* key) {
-  if (!connected_) fail(mkErrorInvalidUsage, "registerMemory: this endpoint is not connected");
-  if (memory.structSize < sizeof(memory))
-    fail(mkErrorVersion, "structSize %u: at least %zu is needed", memory.structSize, sizeof(memory));
-  if (memory.address == nullptr || memory.bytes == 0)
-    fail(mkErrorInvalidArgument, "address %p, %llu bytes: memory must have both", memory.address,
-         static_cast<unsigned long long>(memory.bytes));
-  if (memory.kind != MK_MEMORY_KIND_HOST && memory.kind != MK_MEMORY_KIND_CUDA)
-    fail(mkErrorNotSupported, "kind %u: legal are %u (host) and %u (CUDA)", memory.kind, MK_MEMORY_KIND_HOST,
-         MK_MEMORY_KIND_CUDA);
+  checkMemory(connected_, memory);
   // Never with relaxed ordering: flags lie in the same memory as what they announce.
   constexpr int kAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
   auto made = std::make_unique<LocalMemory>();
   made->address = static_cast<char*>(memory.address);
   made->bytes = memory.bytes;
-  const bool ofGpu = memory.kind == MK_MEMORY_KIND_CUDA;
-  // Of a GPU: by its descriptor, if that is a DMA-BUF, else by one that the driver gives, else by its address, which a
-  // peer-memory module of the kernel may know.
-  const char* way = "DMA-BUF";
-  std::string tried;
-  const auto byDmaBuf = [&](int fd, uint64_t offset) {
-    made->region.reset(ibv_reg_dmabuf_mr(device_.domain.get(), offset, memory.bytes,
-                                         reinterpret_cast<uint64_t>(memory.address), fd, kAccess));
-    if (made->region == nullptr) tried += format("%s: %s; ", way, std::strerror(errno));
-  };
-  DmaBuf exported;  // the card keeps the memory without it
-  if (ofGpu && memory.fd >= 0) byDmaBuf(memory.fd, memory.fdOffset);
-  if (ofGpu && made->region == nullptr) {
-    way = "DMA-BUF of the driver";
-    exported = exportDmaBuf(memory.address, memory.bytes);
-    if (exported.fd)
-      byDmaBuf(exported.fd.get(), exported.offset);
-    else
-      tried += format("%s: %s; ", way, exported.why);
-  }
-  if (made->region == nullptr) {
-    way = "peer memory";
-    made->region.reset(ibv_reg_mr(device_.domain.get(), memory.address, memory.bytes, kAccess));
-  }
-  const int error = errno;
-  const std::string name = device_.info.name();
-  if (made->region == nullptr && ofGpu)
-    fail(mkErrorNotSupported, "%s reaches no GPU memory at %p (%s%s: %s): it has to go through pinned host memory",
-         name.c_str(), memory.address, tried.c_str(), way, std::strerror(error));
-  if (made->region == nullptr)
-    failErrno(error, format("%s cannot register %llu bytes at %p", name.c_str(),
-                            static_cast<unsigned long long>(memory.bytes), memory.address));
-  if (ofGpu)
-    MK_PLUGIN_INFO("%llu bytes of GPU memory at %p: reached by %s; tried before: %s",
-                   static_cast<unsigned long long>(memory.bytes), memory.address, way, tried.c_str());
+  made->region = Reached(registrar_, memory, kAccess).take();
   const Key bytes{kMagic, made->region->rkey, address_.id, reinterpret_cast<uint64_t>(made->address), made->bytes};
   std::memset(key, 0, MK_TRANSPORT_KEY_BYTES);
   std::memcpy(key, &bytes, sizeof(bytes));
@@ -173,31 +125,17 @@ void Endpoint::check(int peer, const mkTransportWrite_t& w) const {
     const auto local = registrations_.find(w.localMemory);
     if (local == registrations_.end())
       fail(mkErrorInvalidArgument, "localMemory %p is not a registration of this endpoint", w.localMemory);
-    const uint64_t from = reinterpret_cast<uint64_t>(w.source) - reinterpret_cast<uint64_t>(local->second->address);
-    if (!inside(from, w.bytes, local->second->bytes))
-      fail(mkErrorInvalidArgument, "source %p and %llu bytes: outside the registration of %llu bytes at %p", w.source,
-           static_cast<unsigned long long>(w.bytes), static_cast<unsigned long long>(local->second->bytes),
-           static_cast<void*>(local->second->address));
-    const RemoteMemory& to = remoteOf(peer, w.remoteMemory, "remoteMemory");
-    if (!inside(w.remoteOffset, w.bytes, to.bytes))
-      fail(mkErrorInvalidArgument, "remoteOffset %llu and %llu bytes: outside the peer's registration of %llu bytes",
-           static_cast<unsigned long long>(w.remoteOffset), static_cast<unsigned long long>(w.bytes),
-           static_cast<unsigned long long>(to.bytes));
-    if (w.bytes > kMaxBytes)
-      fail(mkErrorInvalidArgument, "a write of %llu bytes; legal are up to %llu",
-           static_cast<unsigned long long>(w.bytes), static_cast<unsigned long long>(kMaxBytes));
+    checkSource(w, local->second->address, local->second->bytes);
+    checkDestination(w, remoteOf(peer, w.remoteMemory, "remoteMemory").bytes);
+    checkSize(w, kMaxBytes);
   }
   const RemoteMemory& flag = remoteOf(peer, w.flagMemory, "flagMemory");
-  if (w.flagOffset % 8 != 0 || !inside(w.flagOffset, 8, flag.bytes))
-    fail(mkErrorInvalidArgument,
-         "flagOffset %llu: must be a multiple of 8 inside the peer's registration of %llu bytes",
-         static_cast<unsigned long long>(w.flagOffset), static_cast<unsigned long long>(flag.bytes));
+  checkFlag(w, flag.address, flag.bytes);
 }
 
 int Endpoint::post(int peer, const mkTransportWrite_t* writes, int count) {
   Connection& connection = connectionTo(peer);
-  if (count < 0) fail(mkErrorInvalidArgument, "count %d: must not be negative", count);
-  if (writes == nullptr && count > 0) fail(mkErrorInvalidArgument, "writes is NULL");
+  checkBatch(writes, count);
   if (connection.handedOut())
     fail(mkErrorInvalidUsage, "the queue to peer %d has been handed out: agents write it themselves", peer);
   count = std::min(count, static_cast<int>(kMaxBatch));
@@ -233,8 +171,7 @@ void Endpoint::hearDevice() {
 }
 
 int Endpoint::poll(mkTransportEvent_t* events, int capacity) {
-  if (capacity < 0) fail(mkErrorInvalidArgument, "capacity %d: must not be negative", capacity);
-  if (events == nullptr && capacity > 0) fail(mkErrorInvalidArgument, "events is NULL");
+  checkEvents(events, capacity);
   if (polls_++ % kPollsPerLook == 0) hearDevice();
   for (size_t i = 0; connected_ && i < connections_.size(); ++i)
     if (connections_[i] != nullptr) connections_[i]->poll(static_cast<int>(i), events_);

@@ -52,6 +52,7 @@ class Endpoint {
   const RemoteMemory& remoteOf(int peer, const void* remote, const char* what) const;
 
   OpenDevice device_;
+  VerbsRegistrar registrar_;
   Address address_ = {};
   int self_ = -1;
   bool connected_ = false;

@@ -8,12 +8,11 @@
 #include <cstring>
 #include <utility>
 
+#include "common/checks.h"
 #include "common/failure.h"
 
 namespace mk::plugin::ibverbs {
 namespace {
-
-unsigned long long wide(uint64_t value) { return value; }
 
 constexpr int kLongestQueue = 1 << 15;  // of completions; endpoints with many peers have several
 
@@ -115,11 +114,8 @@ void Endpoint::makeConnections(int self) {
 }
 
 void Endpoint::connect(int count, int self, const uint8_t* addresses, int timeoutMs) {
-  if (connectTried_) fail(mkErrorInvalidUsage, "connect was called before on this endpoint");
-  if (addresses == nullptr) fail(mkErrorInvalidArgument, "addresses is NULL");
-  if (count < 1 || count > 65535 || self < 0 || self >= count)
-    fail(mkErrorInvalidArgument, "self %d of count %d: count must be 1 to 65535, self 0 to count - 1", self, count);
-  if (timeoutMs < 0) fail(mkErrorInvalidArgument, "timeoutMs %d: must not be negative", timeoutMs);
+  checkConnect(connectTried_, count, self, addresses, timeoutMs);
+  if (count > 65535) fail(mkErrorInvalidArgument, "count %d: must be 1 to 65535", count);
   const auto deadline = Clock::now() + std::chrono::milliseconds(timeoutMs);
   connectTried_ = true;
   readAddresses(count, self, addresses);
@@ -146,26 +142,12 @@ void Endpoint::connect(int count, int self, const uint8_t* addresses, int timeou
   connected_ = true;
 }
 
-Endpoint::Peer& Endpoint::peerAt(int index) {
-  if (!connected_) fail(mkErrorInvalidUsage, "the endpoint is not connected");
-  if (index < 0 || static_cast<size_t>(index) >= peers_.size())
-    fail(mkErrorInvalidArgument, "peer %d: must be 0 to %zu", index, peers_.size() - 1);
-  Peer& found = peers_[static_cast<size_t>(index)];
-  if (found.self) fail(mkErrorInvalidArgument, "peer %d is this endpoint itself", index);
-  return found;
-}
+Endpoint::Peer& Endpoint::peerAt(int index) { return peerOf(connected_, peers_, index); }
 
 // ---- Memory --------------------------------------------------------------------------------------------------------
 
 void* Endpoint::registerMemory(const mkTransportMemory_t& memory, uint8_t* key) {
-  if (!connected_) fail(mkErrorInvalidUsage, "the endpoint is not connected");
-  if (memory.structSize < sizeof(memory))
-    fail(mkErrorVersion, "mkTransportMemory_t of %u bytes; this plugin needs %zu", memory.structSize, sizeof(memory));
-  if (memory.kind != MK_MEMORY_KIND_HOST && memory.kind != MK_MEMORY_KIND_CUDA)
-    fail(mkErrorNotSupported, "memory kind %u: the ibverbs transport takes kinds %u (host) and %u (CUDA)", memory.kind,
-         MK_MEMORY_KIND_HOST, MK_MEMORY_KIND_CUDA);
-  if (memory.address == nullptr || memory.bytes == 0)
-    fail(mkErrorInvalidArgument, "memory of %llu bytes at %p: neither may be zero", wide(memory.bytes), memory.address);
+  checkMemory(connected_, memory);
   std::unique_ptr<LocalMemory> made = registerWith(registrar_, memory, settings_.relaxedOrdering);
   if (!board_->announce(*made))
     fail(mkErrorNotSupported, "%u registrations already; legal are up to %u", kSlots, kSlots);
@@ -246,24 +228,17 @@ void Endpoint::releaseMemory(void* remote) {
 // ---- Writing -------------------------------------------------------------------------------------------------------
 
 void Endpoint::checkPayload(int index, const mkTransportWrite_t& write, WirePlan& plan, LocalMemory** source) {
-  if (write.bytes > device_.info.maxBytes)
-    fail(mkErrorInvalidArgument, "write of %llu bytes; at most %llu", wide(write.bytes), wide(device_.info.maxBytes));
+  checkSize(write, device_.info.maxBytes);
   const auto local = registrations_.find(write.localMemory);
   if (local == registrations_.end())
     fail(mkErrorInvalidArgument, "localMemory %p is no registration of this endpoint", write.localMemory);
   *source = local->second.get();
-  const uint64_t start = reinterpret_cast<uint64_t>(write.source), base = (*source)->address, size = (*source)->bytes;
-  if (start < base || start - base > size || write.bytes > size - (start - base))
-    fail(mkErrorInvalidArgument, "source [%p, +%llu) lies outside its registration [0x%llx, +%llu)", write.source,
-         wide(write.bytes), wide(base), wide(size));
+  checkSource(write, reinterpret_cast<const void*>((*source)->address), (*source)->bytes);
   const auto remote = imports_.find(write.remoteMemory);
   if (remote == imports_.end() || remote->second->peer != index)
     fail(mkErrorInvalidArgument, "remoteMemory %p is no import from peer %d", write.remoteMemory, index);
-  const uint64_t room = remote->second->bytes;
-  if (write.remoteOffset > room || write.bytes > room - write.remoteOffset)
-    fail(mkErrorInvalidArgument, "destination [%llu, +%llu) lies outside the registration of %llu bytes",
-         wide(write.remoteOffset), wide(write.bytes), wide(room));
-  plan.source = start;
+  checkDestination(write, remote->second->bytes);
+  plan.source = reinterpret_cast<uint64_t>(write.source);
   plan.sourceKey = (*source)->readKey;
   plan.bytes = write.bytes;
   plan.destination = remote->second->address + write.remoteOffset;
@@ -277,12 +252,7 @@ WirePlan Endpoint::plan(int index, const mkTransportWrite_t& write, LocalMemory*
   const auto place = imports_.find(write.flagMemory);
   if (place == imports_.end() || place->second->peer != index)
     fail(mkErrorInvalidArgument, "flagMemory %p is no import from peer %d", write.flagMemory, index);
-  const uint64_t room = place->second->bytes;
-  if (write.flagOffset % 8 != 0 || place->second->address % 8 != 0)
-    fail(mkErrorInvalidArgument, "flag at offset %llu: its address must be a multiple of 8", wide(write.flagOffset));
-  if (write.flagOffset > room || room - write.flagOffset < 8)
-    fail(mkErrorInvalidArgument, "flag [%llu, +8) lies outside the registration of %llu bytes", wide(write.flagOffset),
-         wide(room));
+  checkFlag(write, place->second->address, place->second->bytes);
   made.flag = place->second->address + write.flagOffset;
   made.flagValue = write.flagValue;
   made.flagKey = place->second->flagKey;
@@ -291,9 +261,7 @@ WirePlan Endpoint::plan(int index, const mkTransportWrite_t& write, LocalMemory*
 
 int Endpoint::post(int index, const mkTransportWrite_t* writes, int count) {
   Peer& peer = peerAt(index);
-  if (count < 0 || (count > 0 && writes == nullptr))
-    fail(mkErrorInvalidArgument, "count %d with writes %p: must be at least 0, with writes", count,
-         static_cast<const void*>(writes));
+  checkBatch(writes, count);
   const uint32_t take = std::min({static_cast<uint32_t>(count), outstanding_ - peer.outstanding, kMaxBatch});
   // All are checked before the first one is sent.
   WirePlan plans[kMaxBatch];

@@ -7,6 +7,7 @@
 #include <ctime>
 #include <utility>
 
+#include "common/checks.h"
 #include "common/failure.h"
 #include "common/verbs_events.h"
 #include "endpoint.h"
@@ -207,10 +208,8 @@ void Endpoint::deviceFailed(const std::string& reason) {
 }
 
 int Endpoint::poll(mkTransportEvent_t* events, int capacity) {
-  if (!connected_) fail(mkErrorInvalidUsage, "the endpoint is not connected");
-  if (capacity < 0 || (capacity > 0 && events == nullptr))
-    fail(mkErrorInvalidArgument, "capacity %d with events %p: must be at least 0, with events", capacity,
-         static_cast<void*>(events));
+  checkConnected(connected_);
+  checkEvents(events, capacity);
   progress();
   int count = 0;
   for (; count < capacity && !events_.empty(); events_.pop_front()) {

@@ -7,40 +7,11 @@
 #include <memory>
 #include <vector>
 
-#include "common/dma_buf.h"
-#include "common/verbs.h"
+#include "common/verbs_memory.h"
 #include "mkernel/transport.h"
 #include "wireup.h"
 
 namespace mk::plugin::ibverbs {
-
-// The verbs that register, so that tests can refuse or count.
-class Registrar {
- public:
-  virtual ~Registrar() = default;
-  // NULL: errno says why.
-  virtual ibv_mr* ofAddress(void* address, uint64_t bytes, int access) = 0;
-  virtual ibv_mr* ofDmaBuf(int fd, uint64_t offset, uint64_t bytes, uint64_t address, int access) = 0;
-  virtual void release(ibv_mr* registration) = 0;
-  virtual DmaBuf exportDmaBuf(void* address, uint64_t bytes) { return plugin::exportDmaBuf(address, bytes); }
-};
-
-class VerbsRegistrar final : public Registrar {
- public:
-  explicit VerbsRegistrar(ibv_pd* domain) : domain_(domain) {}
-  ibv_mr* ofAddress(void* address, uint64_t bytes, int access) override;
-  ibv_mr* ofDmaBuf(int fd, uint64_t offset, uint64_t bytes, uint64_t address, int access) override;
-  void release(ibv_mr* registration) override { ibv_dereg_mr(registration); }
-
- private:
-  ibv_pd* domain_;
-};
-
-struct ReleaseMemory {
-  Registrar* registrar;
-  void operator()(ibv_mr* registration) const { registrar->release(registration); }
-};
-using RegistrationPtr = std::unique_ptr<ibv_mr, ReleaseMemory>;
 
 // A registration of this endpoint.
 struct LocalMemory {
@@ -56,9 +27,7 @@ struct LocalMemory {
   uint32_t underWay = 0;                 // writes from it
 };
 
-// Host memory by address.  Memory of a GPU by its descriptor, if that is a DMA-BUF, else by one that the CUDA driver gives,
-// else by address (peer memory), else Failure with mkErrorNotSupported, upon which the caller can only offer host memory to
-// copy through.
+// See Reached; relaxed: a second registration, for payload, where the device has it.
 std::unique_ptr<LocalMemory> registerWith(Registrar& registrar, const mkTransportMemory_t& memory, bool relaxed);
 
 // What registerMemory hands out.

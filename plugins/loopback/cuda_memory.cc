@@ -6,8 +6,6 @@
 namespace mk::plugin::loopback::cuda {
 namespace {
 
-unsigned long long wide(uint64_t value) { return value; }
-
 // The driver takes the descriptor's number in place of a pointer, and leaves the descriptor open.
 Result importAllocation(const Driver& driver, int fd, Allocation* allocation) {
   return driver.memImportFromShareableHandle(allocation, reinterpret_cast<void*>(static_cast<intptr_t>(fd)),

@@ -10,6 +10,7 @@
 #include <list>
 #include <utility>
 
+#include "common/checks.h"
 #include "common/failure.h"
 
 namespace mk::plugin::loopback {
@@ -24,8 +25,6 @@ constexpr auto kPassEvery = 10us;
 int64_t nanoseconds(Clock::time_point time) {
   return std::chrono::duration_cast<std::chrono::nanoseconds>(time.time_since_epoch()).count();
 }
-
-unsigned long long wide(uint64_t value) { return value; }
 
 std::string hex(const Token& token) {
   std::string text;
@@ -66,11 +65,7 @@ Endpoint::~Endpoint() {
 }
 
 void Endpoint::connect(int count, int self, const uint8_t* addresses, int timeoutMs) {
-  if (connectTried_) fail(mkErrorInvalidUsage, "connect was called before on this endpoint");
-  if (addresses == nullptr) fail(mkErrorInvalidArgument, "addresses is NULL");
-  if (count < 1 || self < 0 || self >= count)
-    fail(mkErrorInvalidArgument, "self %d of count %d: must be 0 to count - 1", self, count);
-  if (timeoutMs < 0) fail(mkErrorInvalidArgument, "timeoutMs %d: must not be negative", timeoutMs);
+  checkConnect(connectTried_, count, self, addresses, timeoutMs);
   const auto deadline = Clock::now() + std::chrono::milliseconds(timeoutMs);
   connectTried_ = true;
 
@@ -104,27 +99,13 @@ void Endpoint::connect(int count, int self, const uint8_t* addresses, int timeou
   connected_ = true;
 }
 
-Peer& Endpoint::peerAt(int peer) {
-  if (!connected_) fail(mkErrorInvalidUsage, "the endpoint is not connected");
-  if (peer < 0 || static_cast<size_t>(peer) >= peers_.size())
-    fail(mkErrorInvalidArgument, "peer %d: must be 0 to %zu", peer, peers_.size() - 1);
-  Peer& found = peers_[static_cast<size_t>(peer)];
-  if (found.self) fail(mkErrorInvalidArgument, "peer %d is this endpoint itself", peer);
-  return found;
-}
+Peer& Endpoint::peerAt(int peer) { return peerOf(connected_, peers_, peer); }
 
 // ---- Memory --------------------------------------------------------------------------------------------------------
 
 void* Endpoint::registerMemory(const mkTransportMemory_t& memory, uint8_t* key) {
-  if (!connected_) fail(mkErrorInvalidUsage, "the endpoint is not connected");
-  if (memory.structSize < sizeof(memory))
-    fail(mkErrorVersion, "mkTransportMemory_t of %u bytes; this plugin needs %zu", memory.structSize, sizeof(memory));
+  checkMemory(connected_, memory);
   const bool onGpu = memory.kind == MK_MEMORY_KIND_CUDA;
-  if (!onGpu && memory.kind != MK_MEMORY_KIND_HOST)
-    fail(mkErrorNotSupported, "memory kind %u: the loopback transport takes host memory (kind %u) and CUDA memory (%u)",
-         memory.kind, MK_MEMORY_KIND_HOST, MK_MEMORY_KIND_CUDA);
-  if (memory.address == nullptr || memory.bytes == 0)
-    fail(mkErrorInvalidArgument, "memory of %llu bytes at %p: neither may be zero", wide(memory.bytes), memory.address);
   if (onGpu) {
     gpu().checkMemory(memory);
   } else if (memory.fd >= 0) {
@@ -256,26 +237,17 @@ void Endpoint::releaseMemory(void* remote) {
 // ---- Writing -------------------------------------------------------------------------------------------------------
 
 void Endpoint::checkPayload(int peer, const mkTransportWrite_t& write, Flight& flight) {
-  if (write.bytes > kMaxBytes)
-    fail(mkErrorInvalidArgument, "write of %llu bytes; at most %llu", wide(write.bytes), wide(kMaxBytes));
+  checkSize(write, kMaxBytes);
   const auto source = registrations_.find(write.localMemory);
   if (source == registrations_.end())
     fail(mkErrorInvalidArgument, "localMemory %p is no registration of this endpoint", write.localMemory);
   flight.source = source->second;
-  const uint64_t size = flight.source->bytes();
-  const uintptr_t start = reinterpret_cast<uintptr_t>(write.source),
-                  base = reinterpret_cast<uintptr_t>(flight.source->base());
-  if (start < base || start - base > size || write.bytes > size - (start - base))
-    fail(mkErrorInvalidArgument, "source [%p, +%llu) lies outside its registration [%p, +%llu)", write.source,
-         wide(write.bytes), static_cast<void*>(flight.source->base()), wide(size));
+  checkSource(write, flight.source->base(), flight.source->bytes());
   const auto destination = imports_.find(write.remoteMemory);
   if (destination == imports_.end() || destination->second->peer() != peer)
     fail(mkErrorInvalidArgument, "remoteMemory %p is no import from peer %d", write.remoteMemory, peer);
   flight.destination = destination->second;
-  const uint64_t room = flight.destination->bytes();
-  if (write.remoteOffset > room || write.bytes > room - write.remoteOffset)
-    fail(mkErrorInvalidArgument, "destination [%llu, +%llu) lies outside the registration of %llu bytes",
-         wide(write.remoteOffset), wide(write.bytes), wide(room));
+  checkDestination(write, flight.destination->bytes());
   if (flight.source->onGpu() != flight.destination->onGpu())
     fail(mkErrorNotSupported, "source in %s memory, destination in %s memory: both must be of one kind",
          flight.source->onGpu() ? "CUDA" : "host", flight.destination->onGpu() ? "CUDA" : "host");
@@ -291,12 +263,7 @@ Flight Endpoint::prepare(int peer, const mkTransportWrite_t& write) {
   if (place == imports_.end() || place->second->peer() != peer)
     fail(mkErrorInvalidArgument, "flagMemory %p is no import from peer %d", write.flagMemory, peer);
   flight.flagPlace = place->second;
-  const uint64_t room = flight.flagPlace->bytes();
-  if (write.flagOffset % 8 != 0 || flight.flagPlace->address(write.flagOffset) % 8 != 0)
-    fail(mkErrorInvalidArgument, "flag at offset %llu: its address must be a multiple of 8", wide(write.flagOffset));
-  if (write.flagOffset > room || room - write.flagOffset < 8)
-    fail(mkErrorInvalidArgument, "flag [%llu, +8) lies outside the registration of %llu bytes", wide(write.flagOffset),
-         wide(room));
+  checkFlag(write, flight.flagPlace->address(0), flight.flagPlace->bytes());
   if (write.bytes > 0 && flight.flagPlace->onGpu() != flight.destination->onGpu())
     fail(mkErrorNotSupported, "payload to %s memory, flag to %s memory: both must be of one kind",
          flight.destination->onGpu() ? "CUDA" : "host", flight.flagPlace->onGpu() ? "CUDA" : "host");
@@ -305,9 +272,7 @@ Flight Endpoint::prepare(int peer, const mkTransportWrite_t& write) {
 
 int Endpoint::post(int index, const mkTransportWrite_t* writes, int count) {
   Peer& peer = peerAt(index);
-  if (count < 0 || (count > 0 && writes == nullptr))
-    fail(mkErrorInvalidArgument, "count %d with writes %p: must be at least 0, with writes", count,
-         static_cast<const void*>(writes));
+  checkBatch(writes, count);
   const auto now = Clock::now();
   progress(now);
   PeerState& state = stateAt(index);
@@ -449,10 +414,8 @@ int Endpoint::takeCompletions(mkTransportEvent_t* events, int capacity) {
 }
 
 int Endpoint::poll(mkTransportEvent_t* events, int capacity) {
-  if (!connected_) fail(mkErrorInvalidUsage, "the endpoint is not connected");
-  if (capacity < 0 || (capacity > 0 && events == nullptr))
-    fail(mkErrorInvalidArgument, "capacity %d with events %p: must be at least 0, with events", capacity,
-         static_cast<void*>(events));
+  checkConnected(connected_);
+  checkEvents(events, capacity);
   progress(Clock::now());
   // In turn, so that neither kind starves when the caller's array is small.
   arrivalsFirst_ = !arrivalsFirst_;
