@@ -8,38 +8,21 @@
 #include "emu/hooks.h"
 #include "host/comm.h"
 #include "ops/ag_world.h"
+#include "ops/require.h"
 #include "support/catch_compat.h"
 
 using test::AgCase;
 using test::AgOperands;
+using test::asyncError;
 using test::expect;
 using test::Gather;
+using test::info;
+using test::requireAll;
+using test::requireSent;
 using test::reserveFor;
 using test::World;
 
 namespace {
-
-void requireAll(const World& world, const std::function<void(mkComm_t, int)>& body,
-                const std::function<void(mkConfig_t&, int)>& configure = {}) {
-  const auto errors = test::runWorld(world, body, configure);
-  std::string all;
-  for (const auto& e : errors) all += e + "\n";
-  INFO(world.nodes << " nodes x " << world.locals << "\n" << all);
-  REQUIRE(errors.empty());
-}
-
-mkCommInfo_t info(mkComm_t comm) {
-  mkCommInfo_t i;
-  MK_INIT(&i, MK_ID_COMM_INFO);
-  expect(mkCommQuery(comm, &i), "query");
-  return i;
-}
-
-mkResult_t asyncError(mkComm_t comm) {
-  mkResult_t async = mkSuccess;
-  expect(mkCommGetAsyncError(comm, &async), "async");
-  return async;
-}
 
 // Some ranks take their time over a tile.
 struct SlowTiles {
@@ -74,17 +57,7 @@ TEST_CASE("allgather: what is sent is what the formula says, on every rank") {
         bytes += uint64_t(rowsOf(from) * c.k) * 2;
         messages += uint64_t((rowsOf(from) + 3) / 4);
       }
-      // The proxy may not have read the last command yet when the operation ends.
-      mkCommInfo_t after = info(comm);
-      for (int i = 0; i < 20000 && after.netMessagesSent - before.netMessagesSent < messages; ++i) {
-        std::this_thread::sleep_for(std::chrono::milliseconds(1));
-        after = info(comm);
-      }
-      if (after.netBytesSent - before.netBytesSent != bytes ||
-          after.netMessagesSent - before.netMessagesSent != messages)
-        throw "sent " + std::to_string(after.netBytesSent - before.netBytesSent) + " bytes in " +
-            std::to_string(after.netMessagesSent - before.netMessagesSent) + " messages; should be " +
-            std::to_string(bytes) + " in " + std::to_string(messages);
+      requireSent(comm, before, bytes, messages);
       if (m == 203 && bytes == 0) throw std::string("nothing to send: the test tests nothing");
     }
   });

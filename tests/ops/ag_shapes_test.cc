@@ -1,18 +1,14 @@
 // AllGather+GEMM over all small worlds: shapes, types, layouts, where the whole A goes, how it travels; against fp64.
 #include "ops/ag_world.h"
+#include "ops/require.h"
 #include "support/catch_compat.h"
 
 using test::AgCase;
 using test::Gather;
+using test::joined;
 using test::World;
 
 namespace {
-
-std::string joined(const std::vector<std::string>& lines) {
-  std::string all;
-  for (const auto& l : lines) all += l + "\n";
-  return all;
-}
 
 const std::vector<World> kWorlds =
     test::worlds({{1, 1}, {1, 2}, {1, 8}, {2, 1}, {2, 2}, {2, 4}, {3, 2}, {4, 1}, {4, 2}});

@@ -9,12 +9,15 @@
 #include <thread>
 
 #include "emu/hooks.h"
+#include "ops/require.h"
 #include "ops/world.h"
 #include "support/catch_compat.h"
 
+using test::asyncError;
 using test::Case;
 using test::expect;
 using test::Operands;
+using test::requireAll;
 using test::World;
 
 namespace {
@@ -22,21 +25,6 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 double secondsSince(Clock::time_point start) { return std::chrono::duration<double>(Clock::now() - start).count(); }
-
-void requireAll(const World& world, const std::function<void(mkComm_t, int)>& body,
-                const std::function<void(mkConfig_t&, int)>& configure = {}) {
-  const auto errors = test::runWorld(world, body, configure);
-  std::string all;
-  for (const auto& e : errors) all += e + "\n";
-  INFO(world.nodes << " nodes x " << world.locals << "\n" << all);
-  REQUIRE(errors.empty());
-}
-
-mkResult_t asyncError(mkComm_t comm) {
-  mkResult_t async = mkSuccess;
-  expect(mkCommGetAsyncError(comm, &async), "async");
-  return async;
-}
 
 std::atomic<int> sleepUs{0};
 std::atomic<int> sleepingRank{0};

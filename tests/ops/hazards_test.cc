@@ -9,52 +9,22 @@
 #include "emu/hooks.h"
 #include "host/comm.h"
 #include "host/cpu_platform.h"
+#include "ops/require.h"
 #include "ops/world.h"
 #include "support/catch_compat.h"
 
 using test::Case;
 using test::expect;
+using test::info;
+using test::joined;
 using test::Operands;
+using test::requireAll;
+using test::requireSent;
 using test::World;
 
 namespace {
 
-std::string joined(const std::vector<std::string>& lines) {
-  std::string all;
-  for (const auto& l : lines) all += l + "\n";
-  return all;
-}
-
-void requireAll(const World& world, const std::function<void(mkComm_t, int)>& body) {
-  const auto errors = test::runWorld(world, body);
-  INFO(world.nodes << " nodes x " << world.locals << "\n" << joined(errors));
-  REQUIRE(errors.empty());
-}
-
 void launch(mkComm_t comm, const Operands& o, mkStream_t stream = nullptr) { expect(o.launch(stream), "launch", comm); }
-
-mkCommInfo_t info(mkComm_t comm) {
-  mkCommInfo_t i;
-  MK_INIT(&i, MK_ID_COMM_INFO);
-  expect(mkCommQuery(comm, &i), "query");
-  return i;
-}
-
-// What has been sent since `before` is what the plan says.
-template <class Plan>
-void requireSent(mkComm_t comm, const mkCommInfo_t& before, const Plan& plan) {
-  // The proxy may not have read the last command yet when the operation ends.
-  mkCommInfo_t after = info(comm);
-  for (int i = 0; i < 20000 && after.netMessagesSent - before.netMessagesSent < plan.netMessagesSent(); ++i) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(1));
-    after = info(comm);
-  }
-  if (after.netBytesSent - before.netBytesSent != plan.netBytesSent() ||
-      after.netMessagesSent - before.netMessagesSent != plan.netMessagesSent())
-    throw "sent " + std::to_string(after.netBytesSent - before.netBytesSent) + " bytes in " +
-        std::to_string(after.netMessagesSent - before.netMessagesSent) + " messages; the formula says " +
-        std::to_string(plan.netBytesSent()) + " in " + std::to_string(plan.netMessagesSent());
-}
 
 // Sets the epoch of a quiet communicator, as if `target` operations had gone by: this rank's words and what its neighbours
 // have told it.  All ranks must be between two barriers.
@@ -105,7 +75,7 @@ TEST_CASE("what is sent is what the formula says, on every rank") {
       choice.exchange = exchange;
       choice.chunkTiles = 3;
       const auto plan = mk::sched::planGemmAr(shape, choice, 8);
-      requireSent(comm, before, plan);
+      requireSent(comm, before, plan.netBytesSent(), plan.netMessagesSent());
       if (plan.netBytesSent() == 0) throw std::string("nothing to send: the test tests nothing");
     }
   });
@@ -135,7 +105,8 @@ TEST_CASE("what a reduce-scatter sends is what the formula says, on every rank")
           shape.ranks = inside->rankMap();
           mk::sched::GemmChoice choice;
           choice.chunkTiles = 3;
-          requireSent(comm, before, mk::sched::planGemmRs(shape, choice, 8));
+          const auto plan = mk::sched::planGemmRs(shape, choice, 8);
+          requireSent(comm, before, plan.netBytesSent(), plan.netMessagesSent());
           // Counted here, without the plan: the rows of the ranks with this local rank on other nodes.
           const mkCommInfo_t mine = info(comm);
           const int64_t height = (m + world.ranks() - 1) / world.ranks();

@@ -3,26 +3,19 @@
 #include <cstdio>
 #include <limits>
 
+#include "ops/require.h"
 #include "ops/world.h"
 #include "support/catch_compat.h"
 
 using test::Case;
 using test::expect;
 using test::Operands;
+using test::requireAll;
 using test::World;
 
 namespace {
 
 constexpr int kScatter = MK_OP_GEMM_REDUCE_SCATTER;
-
-void requireAll(const World& world, const std::function<void(mkComm_t, int)>& body,
-                const std::function<void(mkConfig_t&, int)>& configure = {}) {
-  const auto errors = test::runWorld(world, body, configure);
-  std::string all;
-  for (const auto& e : errors) all += e + "\n";
-  INFO(world.nodes << " nodes x " << world.locals << "\n" << all);
-  REQUIRE(errors.empty());
-}
 
 std::string format(uint32_t activation, double x, double is, double should) {
   char text[120];

@@ -1,18 +1,14 @@
 // Whole operations over all small worlds: shapes, types, layouts, windows, against fp64, and the same bits on all ranks.
+#include "ops/require.h"
 #include "ops/world.h"
 #include "support/catch_compat.h"
 
 using test::Case;
+using test::joined;
 using test::Operands;
 using test::World;
 
 namespace {
-
-std::string joined(const std::vector<std::string>& lines) {
-  std::string all;
-  for (const auto& l : lines) all += l + "\n";
-  return all;
-}
 
 const std::vector<World> kWorlds = test::worlds({{1, 1}, {1, 2}, {1, 8}, {2, 1}, {2, 4}, {3, 2}, {4, 2}, {8, 1}});
 
