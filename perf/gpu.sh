@@ -1,8 +1,8 @@
 #!/bin/sh
 # Builds, tests and times everything on a machine with GPUs: sh perf/gpu.sh RESULTS [BUILD] [PART...]
-#   RESULTS  folder for what was printed (machine, build, tests, perf, sanitizer, summary .txt) and for the rows as JSON
+#   RESULTS  folder for what was printed (machine, build, tests, perf, sweep, sanitizer, summary .txt) and for the rows as JSON
 #   BUILD    a build made before, perhaps on another machine; "" or none: build-gpu, which is made here
-#   PART     some of: build tests perf sanitizer; none: all (build only where BUILD is not given)
+#   PART     some of: build tests perf sweep sanitizer; none: all (build only where BUILD is not given)
 # Needs nvcc, meson, ninja, Open MPI and Catch2; nothing of rdma-core or libfabric.  Every command has a time limit.  The exit
 # status is 0 if everything went well.
 set -u
@@ -20,7 +20,7 @@ shift
 [ $# -eq 0 ] || shift
 parts=${*:-}
 if [ -z "$parts" ]; then
-  parts="tests perf sanitizer"
+  parts="tests perf sweep sanitizer"
   [ -n "$build" ] || parts="build $parts"
 fi
 build=${build:-build-gpu}
@@ -58,6 +58,13 @@ perf() { # SECONDS PROGRAM RANKS OPTIONS...
   ranks=$3
   shift 3
   run perf "$seconds" sh perf/mpirun.sh -np "$ranks" "$program" --platform cuda "$@"
+}
+
+sweep() { # OPERATION NAME OPTIONS...: of the SM split
+  program=$build/perf/mk_$1_perf
+  rows=$results/$1-$2.json
+  shift 2
+  run sweep 310 sh perf/mpirun.sh -np "$gpus" "$program" --platform cuda --sweep-split --limit 300 --json "$rows" "$@"
 }
 
 sanitizer() { # SECONDS TOOL PROGRAM OPTIONS...: of a small run, without the comparison's libraries
@@ -123,6 +130,18 @@ if has perf; then
       --limit 50 || true
   done
   perf 60 mk_ag_gemm_perf "$gpus" -b 1 -e 1001 -i 250 --N 1000 --K 1000 --gathered window -G 1 --limit 50 || true
+fi
+
+if has sweep && [ "$gpus" -ge 2 ]; then
+  : >"$results/sweep.txt"
+  for operation in gemm_ar gemm_rs ag_gemm; do
+    sweep "$operation" split --suite || true
+    [ $((gpus % 2)) -ne 0 ] || sweep "$operation" split-nodes --nodes 2 -b 2K -e 16K --N 8K --K 8K --trans-b || true
+  done
+  run sweep 60 python3 perf/draw_split.py "$results"/*-split*.json --check 3 || true
+  if python3 -c 'import matplotlib' 2>/dev/null; then
+    run sweep 60 python3 perf/draw_split.py "$results"/*-split*.json -o "$results/split.svg" || true
+  fi
 fi
 
 if has sanitizer && ! command -v compute-sanitizer >/dev/null 2>&1; then

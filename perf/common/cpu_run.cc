@@ -3,6 +3,9 @@
 
 #include <algorithm>
 #include <cstring>
+#include <vector>
+
+#include "splits.h"
 
 namespace mk::perf {
 namespace {
@@ -168,22 +171,26 @@ void CpuRun::launchAll(int64_t m, int count, int64_t firstLaunch, bool measured,
   }
 }
 
-Row CpuRun::runRow(int64_t m) {
-  Row row;
-  row.m = m;
-  row.n = options_.n;
-  row.k = options_.k;
-  row.launches = options_.launches;
-  world_.phase("preparing M " + std::to_string(m));
-  choose(m, &row);
-  session_.reserve(row);
-
-  launchAll(m, options_.warmup, 0, false, &row);
+void CpuRun::runRow(int64_t number, Row* row) {
+  const int64_t m = row->m, first = number * (options_.warmup + options_.launches);
+  session_.reserve(*row);
+  launchAll(m, options_.warmup, first, false, row);
   const Session::Counters before = session_.counters();
-  launchAll(m, options_.launches, options_.warmup, true, &row);
+  launchAll(m, options_.launches, first + options_.warmup, true, row);
   const Session::Counters after = session_.counters();
-  session_.compareBytes(info_, traffic(row), before, after, &row);
-  return row;
+  session_.compareBytes(info_, traffic(*row), before, after, row);
+}
+
+void CpuRun::sweep(const Row& blank) {
+  std::vector<Row> rows =
+      chooseSplits(world_, options_, session_, info_, blank, [&](Row* row) { choose(blank.m, row); });
+  int64_t number = 0;
+  for (Row& row : rows) {
+    if (!row.skipped.empty()) continue;
+    useSplit(session_, info_, *row.split);
+    runRow(number++, &row);
+  }
+  if (report_) report_->sweep(rows);
 }
 
 void CpuRun::disconnect() {
@@ -199,7 +206,18 @@ void CpuRun::run() {
   world_.phase("allocating buffers");
   allocateBuffers();
   for (const int64_t m : options_.scan()) {
-    const Row row = runRow(m);
+    Row row;
+    row.m = m;
+    row.n = options_.n;
+    row.k = options_.k;
+    row.launches = options_.launches;
+    world_.phase("preparing M " + std::to_string(m));
+    if (options_.sweeps()) {
+      sweep(row);
+      continue;
+    }
+    choose(m, &row);
+    runRow(0, &row);
     if (report_) report_->row(row);
   }
   disconnect();

@@ -97,7 +97,9 @@ class CpuRun {
   void check(const Set& set, int64_t m, bool last, Row* row);
   void corrupt(const Set& set) const;
   void launchAll(int64_t m, int count, int64_t firstLaunch, bool measured, Row* row);
-  Row runRow(int64_t m);
+  // Data differ by the number of the row of its M.
+  void runRow(int64_t number, Row* row);
+  void sweep(const Row& blank);
   void disconnect();
 
   Report* const report_;

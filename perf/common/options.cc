@@ -3,6 +3,7 @@
 
 #include <getopt.h>
 
+#include <algorithm>
 #include <cctype>
 #include <cerrno>
 #include <cmath>
@@ -78,7 +79,8 @@ enum Long : int {
   optRounds,
   optLimit,
   optNic,
-  optBaseline
+  optBaseline,
+  optSweepSplit
 };
 
 constexpr option kLongOptions[] = {
@@ -109,6 +111,7 @@ constexpr option kLongOptions[] = {
     {"limit", required_argument, nullptr, optLimit},
     {"baseline", required_argument, nullptr, optBaseline},
     {"nic", required_argument, nullptr, optNic},
+    {"sweep-split", optional_argument, nullptr, optSweepSplit},
     {"timeout", required_argument, nullptr, 'T'},
     {"help", no_argument, nullptr, 'h'},
     {nullptr, 0, nullptr, 0},
@@ -154,6 +157,23 @@ uint32_t parseTune(const std::string& name, const std::string& text) {
   return static_cast<uint32_t>(parseCount(name, text, 1, 1 << 20));
 }
 
+// Numbers with commas between them, in order.
+std::vector<uint32_t> parseSplits(const std::string& name, const std::string& text) {
+  std::vector<uint32_t> splits;
+  for (size_t begin = 0; begin <= text.size();) {
+    const size_t end = std::min(text.find(',', begin), text.size());
+    const std::string item = text.substr(begin, end - begin);
+    if (item.empty()) {
+      throw UsageError(name + std::string("=").append(text) + ": numbers with one comma between them are legal");
+    }
+    splits.push_back(parseTune(name, item));
+    begin = end + 1;
+  }
+  std::sort(splits.begin(), splits.end());
+  splits.erase(std::unique(splits.begin(), splits.end()), splits.end());
+  return splits;
+}
+
 void checkTogether(const Options& o, int ranks) {
   if (o.mMax < o.mMin) {
     throw UsageError("-e " + std::to_string(o.mMax) + ": must be at least -b, " + std::to_string(o.mMin));
@@ -162,6 +182,9 @@ void checkTogether(const Options& o, int ranks) {
   if (o.k % 8) throw UsageError("--K " + std::to_string(o.k) + ": a multiple of 8 is legal (rows of 16 bytes)");
   if (o.platform == "cpu" && (o.listed() || o.graph)) {
     throw UsageError("--suite, --layers and -G time GPUs: with --platform cpu they are not legal");
+  }
+  if (o.sweeps() && ranks == 1) {
+    throw UsageError("--sweep-split: one rank communicates with nobody; at least 2 are legal");
   }
   if (o.suite && o.layers) throw UsageError("--suite and --layers: one of them is legal");
   if (o.graph > 1 && o.beta != 0) {
@@ -346,6 +369,9 @@ Options parseOptions(int argc, char** argv, int ranks, Operation operation) {
       case optBaseline:
         o.baseline = parseCount(name, text, 0, 1) == 1;
         break;
+      case optSweepSplit:
+        o.sweepSplits = parseSplits(name, optarg ? text : "1,2,4,6,8,12,16,24,32,48,64");
+        break;
       case optNic:
         o.nicGBps = static_cast<double>(parseFloat(name, text));
         if (o.nicGBps <= 0) throw UsageError("--nic " + text + ": GB/s above 0 are legal");
@@ -399,93 +425,13 @@ std::vector<Shape> Options::shapes(int ranks) const {
 
 void Options::setDefaults(bool gpu) {
   if (launches == 0 && !gpu) launches = 4;
-  if (limitSeconds == 0 && gpu) limitSeconds = 120;
+  if (limitSeconds == 0 && gpu) limitSeconds = sweeps() ? 300 : 120;
   if (window < 0) window = gpu ? 1 : 0;
 }
 
 int64_t partOfK(int64_t k, int rank, int ranks) {
   const int64_t units = k / 8;
   return 8 * (units / ranks + (rank < units % ranks ? 1 : 0));
-}
-
-std::string helpText(Operation operation) {
-  const bool gather = operation == Operation::allGatherGemm, all = operation == Operation::gemmAllReduce;
-  const std::string program = programName(operation);
-  std::string text = program +
-                     (gather ? ": AllGather+GEMM"
-                      : all  ? ": GEMM+AllReduce"
-                             : ": GEMM+ReduceScatter") +
-                     " of libmkernel, one rank per process:\n"
-                     "  mpirun -np RANKS " +
-                     program +
-                     " [options]\n"
-                     "\n"
-                     "Sizes (K, M, G behind a number mean 2^10, 2^20, 2^30)\n"
-                     "  -b MIN  -e MAX        scan M, the rows of the whole product, from MIN (256) to MAX (MIN)\n"
-                     "  -f FACTOR             multiply M from row to row (2)\n"
-                     "  -i INCREMENT          add to M instead\n";
-  text += gather ? "  --N N                 columns of each rank's B and C (1024)\n"
-                   "  --K K                 the summed dimension (1024)\n"
-                 : "  --N N                 columns of C (1024)\n"
-                   "  --K K                 the whole summed dimension (1024): each rank gets K/ranks, in multiples of "
-                   "8\n";
-  text +=
-      "\n"
-      "Runs\n"
-      "  -w COUNT              warm-up launches (1)\n"
-      "  -n COUNT              launches per row (4), each with fresh data; GPUs: in each batch (by their time)\n"
-      "  -c CHECK              0: no check of the data, 1: of the last launch, more: of every launch (1)\n"
-      "  -T SECONDS            longest time that one step may take (300)\n"
-      "  --limit SECONDS       longest time of the whole run (GPUs: 120; else no limit)\n"
-      "  -g 1  -t 1            accepted for likeness with nccl-tests\n"
-      "\n"
-      "The operation\n"
-      "  -d TYPE               of A and B: bf16, fp16 (bf16)\n"
-      "  --out TYPE            of C: same, fp32 (same)\n";
-  if (!gather) text += "  --wire TYPE           of what travels: same (as C), fp32 (same)\n";
-  text +=
-      "  --trans-b             B is stored as (N, K)\n"
-      "  --alpha X  --beta X   C = X*A*B + X*C (1, 0)\n"
-      "  --bias                adds a bias vector\n";
-  if (gather) text += "  --gathered WHERE      the whole A, as an output: none, memory, window (none)\n";
-  if (all) text += "  --window 0|1          C lies in a registered window (GPUs: 1, else 0)\n";
-  text +=
-      "\n"
-      "The world\n"
-      "  --nodes COUNT         treat the ranks as so many nodes, whatever hosts they run on\n"
-      "  --platform NAME       cpu, cuda (the library's choice)\n"
-      "  --transport NAME      network plugin (the library's choice)\n"
-      "\n";
-  text +=
-      "On GPUs\n"
-      "  --suite               the shapes of the target table: ";
-  text += gather ? "M = K = b in 2K to 32K, with b/2 and b/16 of N on each\n"
-                 : "M = N = b in 2K to 32K, with b/2 and b/16 of K on each\n";
-  text +=
-      "                        rank; B as (N, K)\n"
-      "  --layers              the shapes of a model of 70e9 parameters: M from 1 to 16384, ";
-  text += gather ? "K 8192, and of N on\n" : "N 8192, and of K on\n";
-  text +=
-      "                        each rank 8192 or 28672 over 2, 4, 8; B as (N, K)\n"
-      "  --rounds COUNT        batches whose median is the time (5)\n"
-      "  -G COUNT              also time CUDA graphs of so many operations (0: no graphs)\n"
-      "  --baseline 0|1        compare with cuBLAS and NCCL, which are loaded at run time (1)\n"
-      "  --nic GBPS            rate of a network card, for the roof and for emulated nodes (50)\n"
-      "\n";
-  text +=
-      "Tuning (the library's choice)\n"
-      "  --tile-m M  --tile-n N  ";
-  text += gather ? "--chunk-rows COUNT  --exchange direct|ring\n" : "--chunk-tiles COUNT";
-  if (!gather) text += all ? "  --exchange swap|home\n" : "\n";
-  text +=
-      "\n"
-      "Output\n"
-      "  --json FILE           also write JSON Lines: a header, one object per row, a summary\n"
-      "  -h, --help            this text\n"
-      "\n"
-      "Exit status: 0 good; 1 wrong data, differing ranks or bytes that do not match; 2 arguments; 3 the library\n"
-      "failed; 4 a step took too long; 5 the system failed.\n";
-  return text;
 }
 
 }  // namespace mk::perf

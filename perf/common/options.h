@@ -54,6 +54,7 @@ struct Options {
   std::string transport;  // empty: the library's choice
   uint32_t chunkTiles = 0, chunkRows = 0, tileM = 0, tileN = 0, exchange = 0;
   Gathered gathered = Gathered::none;
+  std::vector<uint32_t> sweepSplits;  // SMs that communicate, each timed; empty: no sweep
   std::string json;
   Corrupt corrupt = Corrupt::nothing;
 
@@ -65,7 +66,9 @@ struct Options {
   bool listed() const { return suite || layers; }
   // The shapes, in order.
   std::vector<Shape> shapes(int ranks) const;
-  bool tuned() const { return chunkTiles || chunkRows || tileM || tileN || exchange; }
+  bool sweeps() const { return !sweepSplits.empty(); }
+  // Whether the library is given choices.
+  bool tuned() const { return chunkTiles || chunkRows || tileM || tileN || exchange || sweeps(); }
 };
 
 class UsageError : public std::runtime_error {

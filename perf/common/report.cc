@@ -3,6 +3,7 @@
 
 #include <cerrno>
 #include <cinttypes>
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 
@@ -50,6 +51,17 @@ constexpr const char* kWhyNoTiming =
     "# CPU platform: the same protocol, proxy and transport as on GPUs, run by ordinary processes.  It proves "
     "results,\n"
     "# bytes and messages; how long it takes says nothing about the kernels, so no time is printed.\n";
+
+TimingVerdict verdictOf(const Row& row) {
+  TimingVerdict verdict;
+  verdict.checked = row.checked;
+  verdict.allRows = row.checkedRows == row.m;
+  verdict.share = row.check.worst;
+  verdict.wrong = row.check.wrong;
+  verdict.compared = row.compared;
+  verdict.identical = row.check.identical;
+  return verdict;
+}
 
 }  // namespace
 
@@ -121,6 +133,12 @@ void Report::header(const RunInfo& run) {
            line.transport[0] ? line.transport : "none", line.device[0] ? ", device " : "", line.device);
   }
   printf("#\n");
+  if (o.sweeps()) {
+    printf("%s", sweepHeader(o.sweepSplits, gpu_).c_str());
+    fflush(stdout);
+    jsonHeader(run);
+    return;
+  }
   if (gpu_) {
     printf("%s", timingHeader(run.baseline, o.nicGBps, run.nodes).c_str());
     fflush(stdout);
@@ -158,21 +176,59 @@ void Report::cpuRow(const Row& row) {
          perLaunch(row.netBatches, row.launches).c_str(), "CPU: no timing");
 }
 
+void Report::sweep(const std::vector<Row>& rows) {
+  std::vector<Split> splits;
+  std::vector<double> us;
+  for (const Row& row : rows) {
+    splits.push_back(*row.split);
+    us.push_back(row.timing ? row.timing->fusedUs : NAN);
+  }
+  const SweepVerdict verdict = judgeSweep(splits, us);
+  const double bestUs = verdict.best < 0 ? NAN : us[static_cast<size_t>(verdict.best)];
+  const Row& first = rows.front();
+  const SweptShape shape = {first.m, first.n, first.k, first.timing ? first.timing->mode : "cpu"};
+  for (const Row& row : rows) {
+    if (row.skipped.empty()) {
+      const Timing* const timing = row.timing ? &*row.timing : nullptr;
+      printf("%s\n", sweepLine(shape, *row.split, timing, bestUs, verdictOf(row)).c_str());
+    } else {
+      printf("%s\n", notRunLine(shape, *row.split, row.skipped).c_str());
+    }
+    finishRow(row);
+  }
+  printf("%s\n", verdictLine(shape, splits, us, verdict).c_str());
+  fflush(stdout);
+  worstBehind_ = std::fmax(worstBehind_, verdict.behind);
+
+  JsonObject json;
+  json.add("record", "sweep").add("M", shape.m).add("N", shape.n).add("K", shape.k).add("mode", shape.mode);
+  const auto choice = [&](const char* name, int which) {
+    if (which < 0) {
+      json.null(name);
+      return;
+    }
+    JsonObject split = splitJson(splits[static_cast<size_t>(which)]);
+    json.raw(name, split.add("timeUs", us[static_cast<size_t>(which)]).text());
+  };
+  choice("best", verdict.best);
+  choice("automatic", verdict.automatic);
+  json.add("behindPercent", verdict.behind);
+  jsonLine(json.text());
+}
+
 void Report::row(const Row& row) {
   if (!row.skipped.empty()) {
     printf("  %6" PRId64 " %6" PRId64 " %7" PRId64 "  SKIPPED: %s\n", row.m, row.n, row.k, row.skipped.c_str());
   } else if (row.timing) {
-    TimingVerdict verdict;
-    verdict.checked = row.checked;
-    verdict.allRows = row.checkedRows == row.m;
-    verdict.share = row.check.worst;
-    verdict.wrong = row.check.wrong;
-    verdict.compared = row.compared;
-    verdict.identical = row.check.identical;
-    printf("%s\n", timingLine(*row.timing, verdict).c_str());
+    printf("%s\n", timingLine(*row.timing, verdictOf(row)).c_str());
   } else {
     cpuRow(row);
   }
+  finishRow(row);
+}
+
+// What is said and counted of every row.
+void Report::finishRow(const Row& row) {
   if (!row.netError.empty()) printf("# net bytes: %s\n", row.netError.c_str());
   if (row.unfusedWrong) printf("# the unfused result has %" PRId64 " wrong elements\n", row.unfusedWrong);
   if (row.outOfBounds) printf("# bytes around C were changed, %" PRId64 " times\n", row.outOfBounds);
@@ -180,7 +236,7 @@ void Report::row(const Row& row) {
   jsonRow(row);
 
   if (!row.skipped.empty()) {
-    ++skipped_;
+    ++(row.split ? splitsNotRun_ : skipped_);
     return;
   }
   ++rows_;
@@ -203,12 +259,17 @@ bool Report::footer() {
   printf("# Rows with bytes apart   : %d\n", bytesBad_);
   printf("# Largest relative error  : %.2e (element: %.3f of its bound)\n", worstError_, worstShare_);
   if (skipped_) printf("# Shapes skipped          : %d\n", skipped_);
+  if (splitsNotRun_) printf("# Splits not run          : %d\n", splitsNotRun_);
+  if (std::isfinite(worstBehind_)) {
+    printf("# Automatic split         : at most %.2f%% behind the best\n", worstBehind_);
+  }
   printf("# %s: %d rows good, %d bad\n", good ? "PASSED" : "FAILED", rows_ - bad_, bad_);
   fflush(stdout);
   JsonObject json;
   json.add("record", "summary").add("rows", rows_).add("bad", bad_).add("skipped", skipped_).add("wrong", wrong_);
   json.add("outOfBounds", outOfBounds_).add("rowsDiffering", differing_).add("rowsBytesApart", bytesBad_);
   json.add("relativeError", worstError_).add("passed", good);
+  if (options_.sweeps()) json.add("splitsNotRun", splitsNotRun_).add("worstBehindPercent", worstBehind_);
   jsonLine(json.text());
   if (json_ && ferror(json_.get())) throw std::runtime_error("--json " + options_.json + ": writing failed");
   return good;
@@ -230,6 +291,7 @@ void Report::jsonHeader(const RunInfo& run) {
   json.add("platforms", run.platforms).add("cudaVersion", run.cudaVersion);
   json.add("platform", run.platform).add("transport", run.transport);
   json.add("ranks", run.ranks).add("nodes", run.nodes).add("ranksPerNode", run.ranksPerNode);
+  json.add("smCount", run.smCount);
   json.add("warmup", o.warmup).add("launches", o.launches).add("check", o.check);
   json.add("alpha", static_cast<double>(o.alpha)).add("beta", static_cast<double>(o.beta));
   json.add("bias", o.bias).add("transB", o.transB).add("window", o.window == 1);
@@ -246,6 +308,7 @@ void Report::jsonRow(const Row& row) {
   for (uint64_t bytes : row.netBytesPerRank) perRank.push_back(std::to_string(bytes));
   JsonObject json;
   json.add("record", "row").add("M", row.m).add("N", row.n).add("K", row.k);
+  if (row.split) json.raw("split", splitJson(*row.split).text());
   if (!row.skipped.empty()) {
     json.add("skipped", row.skipped);
     jsonLine(json.text());

@@ -11,6 +11,7 @@
 
 #include "check.h"
 #include "options.h"
+#include "sweep.h"
 #include "timing.h"
 
 namespace mk::perf {
@@ -30,6 +31,7 @@ struct RunInfo {
   std::string platform, transport;
   std::string baseline;  // GPUs: what the times are compared with
   int ranks = 1, nodes = 1, ranksPerNode = 1;
+  uint32_t smCount = 0;  // of a rank, the fewest; CPU platform: agents
   std::vector<RankLine> lines;
 };
 
@@ -45,6 +47,7 @@ struct Row {
   int64_t checkedRows = 0;  // of every launch that was checked
   CheckResult check;
   std::optional<Timing> timing;  // GPUs only
+  std::optional<Split> split;    // of a sweep
   int64_t outOfBounds = 0;       // ranks and launches that found bytes around C changed
   uint64_t netBytes = 0;         // of all launches and ranks
   uint64_t netBytesExpected = 0;
@@ -64,6 +67,8 @@ class Report {
   void header(const RunInfo& run);
   // GPUs: a shape has a row for each way it was launched.
   void row(const Row& row);
+  // A shape's rows, of all splits; which of them is best.
+  void sweep(const std::vector<Row>& rows);
   // Prints the verdict; returns whether every row was good.  Throws std::runtime_error if the JSON could not be written.
   bool footer();
 
@@ -72,6 +77,7 @@ class Report {
     void operator()(FILE* file) const { fclose(file); }
   };
   void cpuRow(const Row& row);
+  void finishRow(const Row& row);
   void jsonHeader(const RunInfo& run);
   void jsonRow(const Row& row);
   void jsonLine(const std::string& line);
@@ -83,6 +89,8 @@ class Report {
   int64_t wrong_ = 0, outOfBounds_ = 0;
   int differing_ = 0, bytesBad_ = 0;
   double worstError_ = 0, worstShare_ = 0;
+  int splitsNotRun_ = 0;
+  double worstBehind_ = NAN;  // of the automatic splits
 };
 
 }  // namespace mk::perf

@@ -105,6 +105,7 @@ RunInfo Session::describe(const std::string& device) {
   run.ranks = comm.nranks;
   run.nodes = comm.nnodes;
   run.ranksPerNode = comm.ranksPerNode;
+  run.smCount = static_cast<uint32_t>(world_.min(static_cast<uint64_t>(comm.smCount)));
 
   RankLine mine;
   mine.rank = comm.rank;
@@ -170,8 +171,19 @@ mkAllGatherGemmArgs_t Session::gatherArguments(const Operands& operands, int64_t
   return args;
 }
 
+void Session::setAgents(const SplitAgents& agents) {
+  tune_.computeAgents = agents.compute;
+  tune_.receiveAgents = agents.receive;
+}
+
 void Session::choose(int op, const void* args, int nodes, Row* row) {
-  require(mkOpCheck(comm_, op, args), "mkOpCheck, M " + std::to_string(row->m));
+  const mkResult_t legal = mkOpCheck(comm_, op, args);
+  if (tune_.computeAgents == 0 && tune_.receiveAgents == 0) {
+    require(legal, "mkOpCheck, M " + std::to_string(row->m));
+  } else if (!world_.all(legal == mkSuccess)) {
+    row->skipped = legal == mkSuccess ? "the library refuses it on another rank" : mkGetLastError(nullptr);
+    return;
+  }
   mkTune_t tune;
   MK_INIT(&tune, MK_ID_TUNE);
   require(mkTuneQuery(comm_, op, args, &tune), "mkTuneQuery");

@@ -66,7 +66,10 @@ class Session {
   mkResult_t enqueue(const mkAllGatherGemmArgs_t* args, mkStream_t stream) {
     return mkAllGatherGemm(comm_, args, stream);
   }
-  // Asks what would be used for an operation (MK_OP_...) with these arguments, into the row.  Collective.
+  // Arguments ask for so many agents from now on, those made before too (Options::sweeps()).
+  void setAgents(const SplitAgents& agents);
+  // Asks what would be used for an operation (MK_OP_...) with these arguments, into the row; or, where agents were asked for that
+  // the library refuses, why.  Collective.
   void choose(int op, const void* args, int nodes, Row* row);
   // Grows the heap to the row's workspace.  Collective.
   void reserve(const Row& row);

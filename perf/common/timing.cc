@@ -14,8 +14,9 @@ double most(double x, double y) { return std::fmax(x, y); }
 
 double microseconds(double bytes, double gigabytesPerSecond) { return bytes / gigabytesPerSecond / 1e3; }
 
-// `width` characters; "-" for what was not measured.
-std::string cell(double value, int width, int decimals, const char* unit = "") {
+}  // namespace
+
+std::string cell(double value, int width, int decimals, const char* unit) {
   char text[48];
   if (std::isfinite(value)) {
     snprintf(text, sizeof(text), "%.*f%s", decimals, value, unit);
@@ -28,8 +29,6 @@ std::string cell(double value, int width, int decimals, const char* unit = "") {
 }
 
 std::string timeCell(double us) { return cell(us, 9, us < 1000 ? 2 : 1); }
-
-}  // namespace
 
 double nvlinkBytes(int64_t m, int64_t n, int ranksPerNode, uint64_t wireBytes, uint64_t outBytes) {
   const double elements = static_cast<double>(m) * static_cast<double>(n);
@@ -81,6 +80,21 @@ std::string timingHeader(const std::string& baseline, double nicGBps, int nodes)
   return result + text;
 }
 
+std::string verdictCells(const TimingVerdict& verdict) {
+  const std::string wrong =
+      verdict.checked ? std::to_string(verdict.wrong) + (verdict.allRows ? " of all" : " of part") : "unchecked";
+  char text[64];
+  snprintf(text, sizeof(text), "%8s %11s %4s",
+           !verdict.checked      ? "-"
+           : verdict.share > 999 ? ">999"
+                                 : cell(verdict.share, 0, 3).c_str(),
+           wrong.c_str(),
+           !verdict.checked || !verdict.compared ? "-"
+           : verdict.identical                   ? "yes"
+                                                 : "NO");
+  return text;
+}
+
 std::string timingLine(const Timing& t, const TimingVerdict& verdict) {
   const Figures f = figures(t);
   char text[240];
@@ -94,17 +108,8 @@ std::string timingLine(const Timing& t, const TimingVerdict& verdict) {
   line += cell(100 * f.copyRoof, 6, 1) + " " + cell(100 * f.storeRoof, 6, 1) + " | ";
   const std::string tile = std::to_string(t.tileM) + "x" + std::to_string(t.tileN);
   const std::string split = std::to_string(t.computeAgents) + "/" + std::to_string(t.receiveAgents);
-  const std::string wrong =
-      verdict.checked ? std::to_string(verdict.wrong) + (verdict.allRows ? " of all" : " of part") : "unchecked";
-  snprintf(text, sizeof(text), "%9s %5s | %8s %11s %4s", tile.c_str(), split.c_str(),
-           !verdict.checked      ? "-"
-           : verdict.share > 999 ? ">999"
-                                 : cell(verdict.share, 0, 3).c_str(),
-           wrong.c_str(),
-           !verdict.checked || !verdict.compared ? "-"
-           : verdict.identical                   ? "yes"
-                                                 : "NO");
-  return line + text;
+  snprintf(text, sizeof(text), "%9s %5s | ", tile.c_str(), split.c_str());
+  return line + text + verdictCells(verdict);
 }
 
 JsonObject timingJson(const Timing& t) {

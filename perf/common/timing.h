@@ -46,12 +46,17 @@ Figures figures(const Timing& timing);
 // own, in the wire's type, then (AllReduce) its own results to all others.  Rows of A: those of its rail, to all others.
 double nvlinkBytes(int64_t m, int64_t n, int ranksPerNode, uint64_t wireBytes, uint64_t outBytes);
 
+// `width` characters; "-" for what was not measured.
+std::string cell(double value, int width, int decimals, const char* unit = "");
+std::string timeCell(double us);
+
 struct TimingVerdict {
   bool checked = false, allRows = false;  // not all rows: a sample of them, and all bits between the ranks
   double share = 0;                       // of its bound, the worst element
   int64_t wrong = 0;
   bool compared = true, identical = true;
 };
+std::string verdictCells(const TimingVerdict& verdict);
 std::string timingHeader(const std::string& baseline, double nicGBps, int nodes);
 std::string timingLine(const Timing& timing, const TimingVerdict& verdict);
 JsonObject timingJson(const Timing& timing);

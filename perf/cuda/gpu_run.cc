@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <vector>
 
+#include "common/splits.h"
 #include "cuda/stopwatch.h"
 #include "cuda/work.h"
 
@@ -22,6 +23,7 @@ Options optionsAlone(const Options& options) {
   alone.bias = false;
   alone.gathered = Gathered::none;
   alone.chunkTiles = alone.chunkRows = alone.exchange = 0;
+  alone.sweepSplits.clear();
   return alone;
 }
 
@@ -47,7 +49,18 @@ class GpuRun {
   Gpu gpu() { return {world_, options_, session_, alone_, run_, stream_, blas_.get(), nccl_.get()}; }
   std::string loadBaseline();
   void runShape(const Shape& shape, Report* report);
+  void measure(Row row, Report* report);
+  void sweep(const Row& blank, Report* report);
+  std::vector<Way> addWays();
+  void time();
+  // Launches are of this split from now on.
+  void ask(size_t split) {
+    split_ = split;
+    if (!swept_.empty()) useSplit(session_, run_, *swept_[split].split);
+  }
 
+  // A sweep has the fused operation alone.
+  bool timed(Kind kind) const { return work_->measured(kind) && (kind == Work::fused || !options_.sweeps()); }
   void launch(Kind kind, int set);
   Way addEager();
   Way addGraphs();
@@ -75,6 +88,8 @@ class GpuRun {
   std::vector<cudaGraphExec_t> graphs_;
   int64_t fusedLaunches_ = 0;
   int lastSet_ = 0;
+  std::vector<Row> swept_;  // the splits
+  size_t split_ = 0;        // that launches ask for
 };
 
 void GpuRun::launch(Kind kind, int set) {
@@ -88,10 +103,13 @@ GpuRun::Way GpuRun::addEager() {
   Way way;
   way.mode = "eager";
   for (const Kind kind : kKinds) {
-    if (!work_->measured(kind)) continue;
+    if (!timed(kind)) continue;
     TimedOperation operation;
     operation.name = Work::nameOf(kind);
-    operation.call = [this, kind](int64_t call) { launch(kind, static_cast<int>(call % Work::kSets)); };
+    operation.call = [this, kind, split = split_](int64_t call) {
+      ask(split);
+      launch(kind, static_cast<int>(call % Work::kSets));
+    };
     way.at[kind] = static_cast<int>(operations_.size());
     operations_.push_back(operation);
   }
@@ -124,20 +142,21 @@ GpuRun::Way GpuRun::addGraphs() {
   // What libraries set up at their first call does not belong into a capture.
   work_->refill();
   for (const Kind kind : kKinds) {
-    if (work_->measured(kind)) launch(kind, 0);
+    if (timed(kind)) launch(kind, 0);
   }
   gpu().sync("the first launches");
 
   Way way;
   way.mode = "graph";
   for (const Kind kind : kKinds) {
-    if (!work_->measured(kind)) continue;
+    if (!timed(kind)) continue;
     world_.phase(std::string("capturing ") + Work::nameOf(kind));
     TimedOperation operation;
     operation.name = std::string(Work::nameOf(kind)) + " from a graph";
     operation.perCall = options_.graph;
     const std::vector<cudaGraphExec_t> graphs = capture(kind);
-    operation.call = [this, kind, graphs](int64_t call) {
+    operation.call = [this, kind, graphs, split = split_](int64_t call) {
+      ask(split);
       const size_t which = static_cast<size_t>(call) % graphs.size();
       cuda(cudaGraphLaunch(graphs[which], stream_), "cudaGraphLaunch");
       if (kind != Work::fused) return;
@@ -214,8 +233,75 @@ void GpuRun::checkFresh(const Way& way, bool spoil, Row* row) {
   const int calls = options_.beta != 0 ? 1 : 3;
   for (int call = 0; call < calls; ++call) operation.call(call);
   gpu().sync(operation.name);
+  if (!options_.check) return;
   if (spoil) work_->corrupt();
   work_->judge(lastSet_, row);
+}
+
+std::vector<GpuRun::Way> GpuRun::addWays() {
+  std::vector<Way> ways = {addEager()};
+  if (options_.graph) ways.push_back(addGraphs());
+  fusedLaunches_ = 0;
+  return ways;
+}
+
+void GpuRun::time() {
+  watch_->time(
+      operations_, options_.rounds, options_.launches, [this] { work_->refill(); },
+      [this](const std::string& what) { gpu().sync(what); });
+}
+
+void GpuRun::measure(Row row, Report* report) {
+  const std::vector<Way> ways = addWays();
+  const Session::Counters before = session_.counters();
+  time();
+  const Session::Counters after = session_.counters();
+  row.launches = static_cast<int>(fusedLaunches_);
+  session_.compareBytes(run_, work_->traffic(row), before, after, &row);
+  if (options_.check) {
+    checkLast(&row);
+    checkUnfused(&row);
+  }
+  for (size_t i = 0; i < ways.size(); ++i) {
+    Row one = row;
+    if (options_.check) checkFresh(ways[i], i == 0, &one);
+    one.timing = timing(row, ways[i]);
+    if (report) report->row(one);
+  }
+}
+
+// All splits are timed together, in random order, so that a device that warms up does not favour any.  Bytes are those of the
+// launches that are checked.
+void GpuRun::sweep(const Row& blank, Report* report) {
+  swept_ = chooseSplits(world_, options_, session_, run_, blank, [this](Row* row) { work_->chooseSplit(row); });
+  std::vector<std::vector<Way>> ways(swept_.size());
+  for (size_t i = 0; i < swept_.size(); ++i) {
+    if (!swept_[i].skipped.empty()) continue;
+    session_.reserve(swept_[i]);
+    ask(i);
+    ways[i] = addWays();
+  }
+  time();
+  if (options_.check) checkLast(&swept_[split_]);
+  for (size_t mode = 0; mode < ways[0].size(); ++mode) {
+    std::vector<Row> rows;
+    for (size_t i = 0; i < swept_.size(); ++i) {
+      if (ways[i].empty() && mode == 0) rows.push_back(swept_[i]);
+      if (ways[i].empty()) continue;
+      Row row = swept_[i];
+      fusedLaunches_ = 0;
+      const Session::Counters before = session_.counters();
+      checkFresh(ways[i][mode], mode == 0, &row);
+      const Session::Counters after = session_.counters();
+      row.launches = static_cast<int>(fusedLaunches_);
+      session_.compareBytes(run_, work_->traffic(row), before, after, &row);
+      row.timing = timing(row, ways[i][mode]);
+      rows.push_back(row);
+    }
+    if (report) report->sweep(rows);
+  }
+  swept_.clear();
+  session_.setAgents({});
 }
 
 void GpuRun::runShape(const Shape& shape, Report* report) {
@@ -228,29 +314,12 @@ void GpuRun::runShape(const Shape& shape, Report* report) {
   const Gpu all = gpu();
   work_ = Work::make(all, shape);
   row.skipped = work_->allocate(&row);
-  if (row.skipped.empty()) {
-    std::vector<Way> ways = {addEager()};
-    if (options_.graph) ways.push_back(addGraphs());
-    fusedLaunches_ = 0;
-    const Session::Counters before = session_.counters();
-    watch_->time(
-        operations_, options_.rounds, options_.launches, [this] { work_->refill(); },
-        [this](const std::string& what) { gpu().sync(what); });
-    const Session::Counters after = session_.counters();
-    row.launches = static_cast<int>(fusedLaunches_);
-    session_.compareBytes(run_, work_->traffic(row), before, after, &row);
-    if (options_.check) {
-      checkLast(&row);
-      checkUnfused(&row);
-    }
-    for (size_t i = 0; i < ways.size(); ++i) {
-      Row one = row;
-      if (options_.check) checkFresh(ways[i], i == 0, &one);
-      one.timing = timing(row, ways[i]);
-      if (report) report->row(one);
-    }
-  } else if (report) {
-    report->row(row);
+  if (!row.skipped.empty()) {
+    if (report) report->row(row);
+  } else if (options_.sweeps()) {
+    sweep(row, report);
+  } else {
+    measure(row, report);
   }
   for (cudaGraphExec_t graph : graphs_) cuda(cudaGraphExecDestroy(graph), "cudaGraphExecDestroy");
   graphs_.clear();
@@ -262,6 +331,7 @@ void GpuRun::runShape(const Shape& shape, Report* report) {
 
 // Returns what there is to compare with.
 std::string GpuRun::loadBaseline() {
+  if (options_.sweeps()) return "nothing (--sweep-split)";
   if (!options_.baseline) return "nothing (--baseline 0)";
   world_.phase("loading cuBLAS and NCCL");
   blas_ = std::make_unique<Cublas>(stream_);

@@ -100,6 +100,12 @@ std::string Work::allocate(Row* row) {
   return "";
 }
 
+void Work::chooseSplit(Row* row) {
+  Row alone;
+  alone.m = shape_.m;
+  choose(row, &alone);
+}
+
 void Work::release() {
   freeResult(&fused_);
   freeResult(&plain_);

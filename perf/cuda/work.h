@@ -46,6 +46,8 @@ class Work {
 
   // Returns why the shape is skipped, the same on all ranks; empty if it is not.
   std::string allocate(Row* row);
+  // For a split that the session's arguments ask for.
+  void chooseSplit(Row* row);
   // No rank's launch is under way.
   void release();
   // New A in all sets; two fills are never the same.
