@@ -25,43 +25,6 @@ struct AgCase {
   std::string text() const;
 };
 
-// A matrix of a rank's, with guards around it and between its rows.  With deviceMemory it is a copy in host memory of what lies
-// there, which upload() and download() bring up to date.
-class GuardedMatrix {
- public:
-  // Where `comm` is not null: in a window, which all ranks register.
-  GuardedMatrix(mkDataType_t type, int64_t rows, int64_t cols, int64_t padding, mkComm_t comm = nullptr);
-  ~GuardedMatrix();
-  GuardedMatrix(const GuardedMatrix&) = delete;
-  GuardedMatrix& operator=(const GuardedMatrix&) = delete;
-
-  char* at(int64_t row, int64_t col) const;
-  float value(int64_t row, int64_t col) const { return get(type_, at(row, col)); }
-  void fill(const std::function<float(int64_t, int64_t)>& element) const;
-  void upload() const;
-  void download() const;
-  // Throws std::string, beginning with `name`, if something beside the elements has been written.
-  void checkGuards(const char* name) const;
-  // By window if it lies in one.
-  mkTensor_t tensor() const;
-  // Where an operation finds the row.
-  char* address(int64_t row) const;
-  // Where an operation has the elements.
-  std::pair<void*, size_t> memory() const { return {address(0), bytes_}; }
-
- private:
-  static constexpr size_t kGuard = 256;
-  const mkDataType_t type_;
-  const int64_t rows_, cols_, stride_;
-  const size_t bytes_;
-  mkComm_t comm_;
-  mkWindow_t window_ = nullptr;
-  void* windowMemory_ = nullptr;
-  std::vector<char> memory_;
-  char* base_ = nullptr;
-  char* device_ = nullptr;  // its first guard
-};
-
 // One rank's buffers of a case.  A depends on the seed and the place in the whole A, the rest on (seed, rank).
 class AgOperands {
  public:

@@ -1,22 +1,17 @@
 #include "ops/world.h"
 
-#include <Eigen/Core>
-#include <cmath>
-#include <cstdlib>
+#include <algorithm>
 #include <cstring>
 #include <exception>
 #include <limits>
-#include <random>
 #include <thread>
 
+#include "ops/reference.h"
 #include "ops/values.h"
 
 namespace test {
 
 namespace {
-
-constexpr size_t kGuard = 256;  // bytes before and after C
-constexpr char kGuardByte = 0x5a;
 
 // K of a rank: as even as multiples of 8 allow.
 int64_t share(int64_t k, int ranks, int rank) {
@@ -79,7 +74,6 @@ std::string Case::text() const {
 
 Operands::Operands(const Case& c, const World& world, int rank, mkComm_t comm)
     : case_(c), world_(world), rank_(rank), comm_(comm), kLocal_(share(c.k, world.ranks(), rank)) {
-  const size_t in = sizeOf(c.in), out = sizeOf(c.out);
   int64_t mostRows = rows_ = c.m;
   if (c.op == MK_OP_GEMM_REDUCE_SCATTER) {
     mostRows = (c.m + world.ranks() - 1) / world.ranks();
@@ -87,91 +81,37 @@ Operands::Operands(const Case& c, const World& world, int rank, mkComm_t comm)
     rows_ = std::min(c.m, firstRow_ + mostRows) - firstRow_;
     own_ = static_cast<uint64_t>(rank);
   }
-  a_.resize(static_cast<size_t>(c.m * (kLocal_ + c.padding)) * in + 16);
-  b_.resize(static_cast<size_t>(c.transposed ? c.n * (kLocal_ + c.padding) : kLocal_ * (c.n + c.padding)) * in + 16);
-  bias_.resize(static_cast<size_t>(c.n) * out + 16);
-  cBytes_ = static_cast<size_t>(rows_ * (c.n + c.padding)) * out;
-  if (c.window) {
-    const size_t bytes = static_cast<size_t>(mostRows * (c.n + c.padding)) * out + 2 * kGuard;  // the same on all ranks
-    if (windowAllocate) {
-      windowMemory_ = windowAllocate(bytes);
-    } else {
-      expect(mkMemAlloc(&windowMemory_, bytes), "mkMemAlloc");
-    }
-    c_ = static_cast<char*>(windowMemory_) + kGuard;
-    expect(mkCommWindowRegister(comm, windowMemory_, bytes, &window_), "register", comm);
-  }
-  if (!c.window || deviceMemory != nullptr) {
-    cOwned_.resize(cBytes_ + 2 * kGuard + 64);
-    c_ = cOwned_.data() + kGuard;
-    c_ += (16 - reinterpret_cast<uintptr_t>(c_) % 16) % 16;
-  }
-  if (deviceMemory != nullptr) {
-    device_[0] = deviceMemory->allocate(a_.size());
-    device_[1] = deviceMemory->allocate(b_.size());
-    device_[2] = deviceMemory->allocate(bias_.size());
-    device_[3] = c.window ? windowMemory_ : deviceMemory->allocate(cBytes_ + 2 * kGuard);
-  }
+  a_ = std::make_unique<GuardedMatrix>(c.in, c.m, kLocal_, c.padding);
+  b_ = c.transposed ? std::make_unique<GuardedMatrix>(c.in, c.n, kLocal_, c.padding)
+                    : std::make_unique<GuardedMatrix>(c.in, kLocal_, c.n, c.padding);
+  bias_ = std::make_unique<GuardedMatrix>(c.out, 1, c.n, 0);
+  // The window is the same on all ranks.
+  c_ = std::make_unique<GuardedMatrix>(c.out, rows_, c.n, c.padding, c.window ? comm : nullptr, mostRows);
   tune_ = c.tune;
   tune_.structSize = sizeof(tune_);
   tune_.structId = MK_ID_TUNE;
   refill(c.seed);
 }
 
-Operands::~Operands() {
-  for (void* const p : device_)
-    if (p != nullptr && p != windowMemory_) deviceMemory->release(p);
-  if (window_ != nullptr) mkCommWindowDeregister(comm_, window_);
-  if (windowMemory_ != nullptr)
-    windowRelease ? windowRelease(windowMemory_) : static_cast<void>(mkMemFree(windowMemory_));
-}
-
 void Operands::refill(uint64_t seed) {
   case_.seed = seed;
-  const size_t in = sizeOf(case_.in), out = sizeOf(case_.out);
-  struct Upload {
-    Operands& operands;
-    ~Upload() noexcept(false) { operands.upload(); }
-  } const upload{*this};
+  const auto of = [&](mkDataType_t type, uint64_t which, uint64_t owner) {
+    return [type, seed, which, owner](int64_t i, int64_t j) {
+      return element(type, seed, which, owner, uint64_t(i), uint64_t(j));
+    };
+  };
   const auto r = static_cast<uint64_t>(rank_);
-  for (int64_t i = 0; i < case_.m; ++i)
-    for (int64_t k = 0; k < kLocal_; ++k)
-      put(case_.in, &a_[static_cast<size_t>(i * (kLocal_ + case_.padding) + k) * in],
-          element(case_.in, seed, 1, r, uint64_t(i), uint64_t(k)));
-  for (int64_t k = 0; k < kLocal_; ++k)
-    for (int64_t j = 0; j < case_.n; ++j) {
-      const int64_t at = case_.transposed ? j * (kLocal_ + case_.padding) + k : k * (case_.n + case_.padding) + j;
-      put(case_.in, &b_[static_cast<size_t>(at) * in], element(case_.in, seed, 2, r, uint64_t(k), uint64_t(j)));
-    }
-  for (int64_t j = 0; j < case_.n; ++j)
-    put(case_.out, &bias_[static_cast<size_t>(j) * out], element(case_.out, seed, 3, own_, 0, uint64_t(j)));
-  std::memset(c_ - kGuard, kGuardByte, kGuard);
-  std::memset(c_ + cBytes_, kGuardByte, case_.window ? kGuard : kGuard / 2);
-  for (int64_t i = 0; i < rows_; ++i) {
-    for (int64_t j = 0; j < case_.n + case_.padding; ++j) {
-      char* at = c_ + static_cast<size_t>(i * (case_.n + case_.padding) + j) * out;
-      if (j >= case_.n) {
-        std::memset(at, kGuardByte, out);
-      } else {
-        put(case_.out, at,
-            case_.beta != 0 ? element(case_.out, seed, 4, own_, uint64_t(i), uint64_t(j))
-                            : std::numeric_limits<float>::quiet_NaN());
-      }
-    }
+  a_->fill(of(case_.in, 1, r));
+  const auto b = of(case_.in, 2, r);
+  if (case_.transposed) {
+    b_->fill([&](int64_t j, int64_t k) { return b(k, j); });
+  } else {
+    b_->fill(b);
   }
-}
-
-void Operands::upload() {
-  if (deviceMemory == nullptr) return;
-  deviceMemory->upload(device_[0], a_.data(), a_.size());
-  deviceMemory->upload(device_[1], b_.data(), b_.size());
-  deviceMemory->upload(device_[2], bias_.data(), bias_.size());
-  deviceMemory->upload(device_[3], c_ - kGuard, cBytes_ + (case_.window ? 2 * kGuard : kGuard + kGuard / 2));
-}
-
-void Operands::download() const {
-  if (deviceMemory != nullptr)
-    deviceMemory->download(c_ - kGuard, device_[3], cBytes_ + (case_.window ? 2 * kGuard : kGuard + kGuard / 2));
+  bias_->fill(of(case_.out, 3, own_));
+  const auto old = of(case_.out, 4, own_);
+  c_->fill([&](int64_t i, int64_t j) { return case_.beta != 0 ? old(i, j) : std::numeric_limits<float>::quiet_NaN(); });
+  for (const GuardedMatrix* m : {a_.get(), b_.get(), bias_.get(), c_.get()}) m->upload();
 }
 
 void synchronize(mkStream_t stream) {
@@ -184,27 +124,12 @@ void synchronize(mkStream_t stream) {
 
 template <class Args>
 Args Operands::argsOf(uint32_t id) const {
-  const bool device = deviceMemory != nullptr;
-  const void* const a = device ? device_[0] : a_.data();
-  const void* const b = device ? device_[1] : b_.data();
-  const void* const c = device ? static_cast<char*>(device_[3]) + kGuard : c_;
   Args x;
   MK_INIT(&x, id);
-  x.a = matrix(a, case_.in, case_.m, kLocal_, kLocal_ + case_.padding);
-  x.b = case_.transposed ? matrix(b, case_.in, case_.n, kLocal_, kLocal_ + case_.padding)
-                         : matrix(b, case_.in, kLocal_, case_.n, case_.n + case_.padding);
-  x.c = matrix(c, case_.out, rows_, case_.n, case_.n + case_.padding);
-  if (case_.window) {
-    x.c.data = nullptr;
-    x.c.window = window_;
-    x.c.offset = kGuard;
-  }
-  if (case_.bias) {
-    x.bias.data = device ? device_[2] : const_cast<char*>(bias_.data());
-    x.bias.dtype = static_cast<uint32_t>(case_.out);
-    x.bias.ndim = 1;
-    x.bias.dims[0] = case_.n;
-  }
+  x.a = a_->tensor();
+  x.b = b_->tensor();
+  x.c = c_->tensor();
+  if (case_.bias) x.bias = bias_->vector();
   x.alpha = &case_.alpha;
   x.beta = &case_.beta;
   x.bLayout = case_.transposed ? MK_LAYOUT_NK : MK_LAYOUT_KN;
@@ -253,82 +178,40 @@ mkResult_t Operands::launch(mkStream_t stream) const {
   return withArgs([&](const auto* x) { return launchArgs(comm_, x, stream); });
 }
 
-int64_t Operands::poisoned() const {
-  int64_t count = 0;
-  const size_t out = sizeOf(case_.out);
-  for (int64_t i = 0; i < rows_; ++i)
-    for (int64_t j = 0; j < case_.n; ++j)
-      count += std::isnan(get(case_.out, c_ + static_cast<size_t>(i * (case_.n + case_.padding) + j) * out)) ? 1 : 0;
-  return count;
-}
-
 void Operands::check() const {
-  download();
-  const size_t out = sizeOf(case_.out);
-  for (size_t i = 0; i < kGuard; ++i)
-    if (c_[static_cast<std::ptrdiff_t>(i) - static_cast<std::ptrdiff_t>(kGuard)] != kGuardByte)
-      throw std::string("written before C");
-  for (size_t i = 0; i < (case_.window ? kGuard : kGuard / 2); ++i)
-    if (c_[cBytes_ + i] != kGuardByte) throw std::string("written behind C");
-  using Mat = Eigen::Matrix<double, Eigen::Dynamic, Eigen::Dynamic, Eigen::RowMajor>;
-  Mat sum = Mat::Zero(rows_, case_.n), magnitude = Mat::Zero(rows_, case_.n);
+  c_->download();
+  c_->checkGuards("C");
+  Reference reference;
+  reference.product = reference.magnitude = Matrix::Zero(rows_, case_.n);
   for (int r = 0; r < world_.ranks(); ++r) {
     const int64_t k = share(case_.k, world_.ranks(), r);
-    Mat a(rows_, k), b(k, case_.n);
+    Matrix a(rows_, k), b(k, case_.n);
     for (int64_t i = 0; i < rows_; ++i)
       for (int64_t d = 0; d < k; ++d)
         a(i, d) = element(case_.in, case_.seed, 1, uint64_t(r), uint64_t(firstRow_ + i), uint64_t(d));
     for (int64_t d = 0; d < k; ++d)
       for (int64_t j = 0; j < case_.n; ++j)
         b(d, j) = element(case_.in, case_.seed, 2, uint64_t(r), uint64_t(d), uint64_t(j));
-    sum += a * b;
-    magnitude += a.cwiseAbs() * b.cwiseAbs();
+    reference.product += a * b;
+    reference.magnitude += a.cwiseAbs() * b.cwiseAbs();
   }
-  // Unit round-off of what travels and of the result.  Partials are rounded once, then node sums, then the result; the bound
-  // for an element follows from the magnitudes, with a little room for fp32 accumulation.
-  const double wire = case_.wireF32 || case_.out == mkFloat32 ? 0x1p-24 : case_.out == mkFloat16 ? 0x1p-11 : 0x1p-8;
-  const double last = case_.out == mkFloat32 ? 0x1p-24 : case_.out == mkFloat16 ? 0x1p-11 : 0x1p-8;
-  double errorNorm = 0, refNorm = 0;
-  for (int64_t i = 0; i < rows_; ++i) {
-    for (int64_t j = 0; j < case_.n + case_.padding; ++j) {
-      const char* at = c_ + static_cast<size_t>(i * (case_.n + case_.padding) + j) * out;
-      if (j >= case_.n) {
-        for (size_t byte = 0; byte < out; ++byte)
-          if (at[byte] != kGuardByte) throw std::string("written into the padding of C");
-        continue;
-      }
-      double ref = case_.alpha * sum(i, j);
-      if (case_.beta != 0)
-        ref += static_cast<double>(case_.beta) * element(case_.out, case_.seed, 4, own_, uint64_t(i), uint64_t(j));
-      if (case_.bias) ref += element(case_.out, case_.seed, 3, own_, 0, uint64_t(j));
-      ref = activate(case_.activation, ref);
-      const double value = get(case_.out, at);
-      const double bound = slope(case_.activation) * std::abs(case_.alpha) * magnitude(i, j) * (2 * wire + 0x1p-20) +
-                           std::abs(ref) * last * 1.01 + 1e-6;
-      const double error = std::abs(value - ref);
-      if (!(error <= bound))
-        throw std::to_string(poisoned()) + " elements are not numbers; C(" + std::to_string(i) + ", " +
-            std::to_string(j) + ") is " + std::to_string(value) + ", should be " + std::to_string(ref) + " within " +
-            std::to_string(bound) + " (" + case_.text() + ")";
-      errorNorm += error * error;
-      refNorm += ref * ref;
-    }
-  }
-  // Relative error of the whole: zeros or a missing rank give about 1 and 1/W.
-  const double relative = refNorm > 0 ? std::sqrt(errorNorm / refNorm) : 0;
-  if (!(relative <= 3 * std::max(wire, last)))
-    throw "relative error " + std::to_string(relative) + " (" + case_.text() + ")";
+  reference.owner = own_;
+  // Partials are rounded once as they travel, then node sums, then the result.
+  const double wire = roundOff(case_.wireF32 ? mkFloat32 : case_.out);
+  reference.travel = 2 * wire;
+  // Zeros or a missing rank give about 1 and 1/W.
+  reference.mostRelative = 3 * std::max(wire, roundOff(case_.out));
+  checkResult(case_, *c_, reference);
 }
 
 std::vector<uint16_t> Operands::outputBits() const {
-  download();
+  c_->download();
   std::vector<uint16_t> bits;
-  const size_t out = sizeOf(case_.out);
+  const size_t bytes = static_cast<size_t>(case_.n) * sizeOf(case_.out);
   for (int64_t i = 0; i < rows_; ++i) {
-    const char* row = c_ + static_cast<size_t>(i * (case_.n + case_.padding)) * out;
-    for (size_t byte = 0; byte < static_cast<size_t>(case_.n) * out; byte += 2) {
+    for (size_t byte = 0; byte < bytes; byte += 2) {
       uint16_t word;
-      std::memcpy(&word, row + byte, 2);
+      std::memcpy(&word, c_->at(i, 0) + byte, 2);
       bits.push_back(word);
     }
   }

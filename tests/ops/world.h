@@ -3,10 +3,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "mkernel.h"
+#include "ops/matrix.h"
 
 namespace test {
 
@@ -45,18 +48,6 @@ struct Case {
   std::string text() const;
 };
 
-// Where operands lie if not in host memory: a GPU test sets it.  Functions throw std::string; copies are complete on return.
-struct DeviceMemory {
-  void* (*allocate)(size_t bytes) = nullptr;
-  void (*release)(void* ptr) = nullptr;
-  void (*upload)(void* to, const void* from, size_t bytes) = nullptr;
-  void (*download)(void* to, const void* from, size_t bytes) = nullptr;
-  void (*synchronize)(mkStream_t stream) = nullptr;
-};
-inline const DeviceMemory* deviceMemory = nullptr;
-// Where windows lie if not in memory of mkMemAlloc.
-inline std::function<void*(size_t)> windowAllocate;
-inline std::function<void(void*)> windowRelease;
 // Until what is on the stream has ended.
 void synchronize(mkStream_t stream);
 
@@ -64,7 +55,6 @@ void synchronize(mkStream_t stream);
 class Operands {
  public:
   Operands(const Case& c, const World& world, int rank, mkComm_t comm);
-  ~Operands();
   Operands(const Operands&) = delete;
   Operands& operator=(const Operands&) = delete;
 
@@ -77,11 +67,10 @@ class Operands {
   // Compares C with the reference; throws std::string.  Checks that padding and guards are untouched.
   void check() const;
   std::vector<uint16_t> outputBits() const;  // for bit-identity between ranks; fp32 as pairs
-  void* c() const { return c_; }
-  // The bytes of A and B where the operation reads them, and of C; with deviceMemory.
+  void* c() const { return c_->at(0, 0); }
+  // Where the operation has A, B and C.
   std::pair<void*, size_t> deviceBytes(char which) const {
-    if (which == 'c') return {static_cast<char*>(device_[3]) + 256, cBytes_};
-    return which == 'a' ? std::pair(device_[0], a_.size()) : std::pair(device_[1], b_.size());
+    return (which == 'c' ? *c_ : which == 'b' ? *b_ : *a_).memory();
   }
 
  private:
@@ -89,10 +78,6 @@ class Operands {
   Args argsOf(uint32_t id) const;
   template <class Call>
   auto withArgs(const Call& call) const;
-  void upload();
-  void download() const;
-  int64_t poisoned() const;  // elements that are not numbers, as before an operation
-
   Case case_;
   World world_;
   int rank_;
@@ -100,12 +85,7 @@ class Operands {
   int64_t kLocal_ = 0;
   int64_t firstRow_ = 0, rows_ = 0;  // of the result, in C
   uint64_t own_ = 0;                 // whose bias and old C these are
-  std::vector<char> a_, b_, bias_, cOwned_;
-  void* device_[4] = {};  // a, b, bias, and c from its first guard on; null without deviceMemory
-  char* c_ = nullptr;     // in host memory
-  size_t cBytes_ = 0;
-  mkWindow_t window_ = nullptr;
-  void* windowMemory_ = nullptr;
+  std::unique_ptr<GuardedMatrix> a_, b_, bias_, c_;
   mkTune_t tune_ = {};
 };
 
