@@ -167,8 +167,9 @@ void World::die(ExitCode code, const std::string& text) {
   fflush(stdout);
   fprintf(stderr, "rank %d on %s, process %d: %s\n", rank_, host_.c_str(), static_cast<int>(getpid()), text.c_str());
   // A failure usually shows on several ranks at about the same time: let each say its text before all are ended.  Then one
-  // after the other, for mpirun of Open MPI 4.1 may crash where several ranks abort at once; the first one's call ends the rest.
-  std::this_thread::sleep_for(std::chrono::milliseconds(300 + 250 * std::min(rank_, 8)));
+  // after the other, also on a busy machine, for mpirun of Open MPI 4.1 may crash where several ranks abort at once; the first
+  // one's call ends the rest.
+  std::this_thread::sleep_for(std::chrono::milliseconds(300 + 700 * std::min(rank_, 5)));
   MPI_Abort(MPI_COMM_WORLD, code);
   _exit(code);
 }
