@@ -14,6 +14,29 @@ namespace mk::cuda {
 
 using protocol::OwnLayout;
 
+namespace {
+
+// Whether the stream is being captured, and in which capture.
+cudaStreamCaptureStatus captureOf(cudaStream_t stream, unsigned long long* id) {
+  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
+  const cudaError_t e = cudaStreamGetCaptureInfo(stream, &status, id);
+  if (e == cudaErrorStreamCaptureImplicit) {
+    static_cast<void>(cudaGetLastError());
+    fail(mkErrorCapture,
+         "the stream is the legacy default stream, and another stream is being captured; legal: another stream");
+  }
+  if (e == cudaErrorInvalidResourceHandle || e == cudaErrorInvalidValue || e == cudaErrorContextIsDestroyed) {
+    static_cast<void>(cudaGetLastError());
+    fail(mkErrorInvalidArgument, "stream %p is not a stream of the communicator's device", static_cast<void*>(stream));
+  }
+  check(e, "asking whether the stream is being captured");
+  if (status == cudaStreamCaptureStatusInvalidated)
+    fail(mkErrorCapture, "the capture of stream %p has been invalidated", static_cast<void*>(stream));
+  return status;
+}
+
+}  // namespace
+
 // `s`: but for what all operations have from the place, the device and the choice.
 sched::KernelChoice CudaPlatform::chooseKernel(sched::KernelShape s, const sched::Place& place,
                                                const sched::GemmChoice& choice) const {
@@ -51,11 +74,15 @@ void CudaPlatform::accept(Call* call, const sched::KernelChoice& kernel, const P
   call->minSMs = (kernel.receiveClusters + kernel.copyClusters + 1) * sched::kClusterBlocks;
 }
 
-protocol::FailRecord CudaPlatform::launched(const std::string& why, const sched::KernelChoice& kernel) {
+protocol::FailRecord CudaPlatform::launched(const std::string& why, const sched::KernelChoice& kernel,
+                                            cudaStream_t stream) {
   if (!why.empty()) {
     static_cast<void>(cudaGetLastError());
     fail(mkErrorUnhandledCuda, "%s", why.c_str());
   }
+  unsigned long long id = 0;
+  if (stream == cudaStreamPerThread && captureOf(stream, &id) == cudaStreamCaptureStatusNone)
+    check(cudaEventRecord(perThread_, stream), "marking the end of a launch");
   const std::lock_guard lock(viewMutex_);
   begun_ += sched::kClusterBlocks * (kernel.clusters + kernel.receiveClusters + kernel.copyClusters);
   return {};
@@ -87,7 +114,7 @@ void CudaPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::Gemm
 protocol::FailRecord CudaPlatform::runGemmAr(const GemmArCall& call, mkStream_t stream) {
   kernels::GemmArOperands op = {call.operands, {}};
   std::copy(call.peerC.begin(), call.peerC.end(), op.peerC);
-  return launched(kernels::launchGemmAr(memory_, call.plan, call.kernel, call.hash, op, stream), call.kernel);
+  return launched(kernels::launchGemmAr(memory_, call.plan, call.kernel, call.hash, op, stream), call.kernel, stream);
 }
 
 void CudaPlatform::planGemmRs(const sched::GemmRsShape& shape, const sched::GemmChoice& choice,
@@ -103,8 +130,8 @@ void CudaPlatform::planGemmRs(const sched::GemmRsShape& shape, const sched::Gemm
 }
 
 protocol::FailRecord CudaPlatform::runGemmRs(const GemmRsCall& call, mkStream_t stream) {
-  return launched(kernels::launchGemmRs(memory_, call.plan, call.kernel, call.hash, call.operands, stream),
-                  call.kernel);
+  return launched(kernels::launchGemmRs(memory_, call.plan, call.kernel, call.hash, call.operands, stream), call.kernel,
+                  stream);
 }
 
 void CudaPlatform::planAgGemm(const sched::AgGemmShape& shape, const sched::GemmChoice& choice,
@@ -123,31 +150,8 @@ void CudaPlatform::planAgGemm(const sched::AgGemmShape& shape, const sched::Gemm
 protocol::FailRecord CudaPlatform::runAgGemm(const AgGemmCall& call, mkStream_t stream) {
   kernels::AgGemmOperands op = {call.operands, {}, call.gatheredStride};
   std::copy(call.gathered.begin(), call.gathered.end(), op.gathered);
-  return launched(kernels::launchAgGemm(memory_, call.plan, call.kernel, call.hash, op, stream), call.kernel);
+  return launched(kernels::launchAgGemm(memory_, call.plan, call.kernel, call.hash, op, stream), call.kernel, stream);
 }
-
-namespace {
-
-// Whether the stream is being captured, and in which capture.
-cudaStreamCaptureStatus captureOf(cudaStream_t stream, unsigned long long* id) {
-  cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  const cudaError_t e = cudaStreamGetCaptureInfo(stream, &status, id);
-  if (e == cudaErrorStreamCaptureImplicit) {
-    static_cast<void>(cudaGetLastError());
-    fail(mkErrorCapture,
-         "the stream is the legacy default stream, and another stream is being captured; legal: another stream");
-  }
-  if (e == cudaErrorInvalidResourceHandle || e == cudaErrorInvalidValue || e == cudaErrorContextIsDestroyed) {
-    static_cast<void>(cudaGetLastError());
-    fail(mkErrorInvalidArgument, "stream %p is not a stream of the communicator's device", static_cast<void*>(stream));
-  }
-  check(e, "asking whether the stream is being captured");
-  if (status == cudaStreamCaptureStatusInvalidated)
-    fail(mkErrorCapture, "the capture of stream %p has been invalidated", static_cast<void*>(stream));
-  return status;
-}
-
-}  // namespace
 
 bool CudaPlatform::lastStream(cudaStream_t* stream) const {
   const std::lock_guard lock(viewMutex_);
@@ -190,17 +194,21 @@ void CudaPlatform::requireNoCapture(const char* what) const {
 
 // Of a stream that may be gone, or be another one on another thread.  A stream that is being captured must not be asked for more.
 CudaPlatform::StreamState CudaPlatform::stateOf(cudaStream_t stream) const {
-  if (stream == cudaStreamPerThread) return StreamState::unknown;
   cudaStreamCaptureStatus status = cudaStreamCaptureStatusNone;
-  cudaError_t e = cudaStreamIsCapturing(stream, &status);
-  if (e == cudaSuccess && status == cudaStreamCaptureStatusActive) return StreamState::capturing;
-  if (e == cudaSuccess && status == cudaStreamCaptureStatusNone) e = cudaStreamQuery(stream);
+  cudaError_t e = cudaSuccess;
+  if (stream == cudaStreamPerThread) {
+    e = cudaEventQuery(perThread_);
+  } else {
+    e = cudaStreamIsCapturing(stream, &status);
+    if (e == cudaSuccess && status == cudaStreamCaptureStatusActive) return StreamState::capturing;
+    if (e == cudaSuccess && status == cudaStreamCaptureStatusNone) e = cudaStreamQuery(stream);
+  }
   static_cast<void>(cudaGetLastError());
   if (e == cudaSuccess) return status == cudaStreamCaptureStatusNone ? StreamState::empty : StreamState::unknown;
-  // The legacy stream beside somebody's capture; one that has been destroyed.
-  if (e == cudaErrorNotReady || e == cudaErrorStreamCaptureImplicit || e == cudaErrorInvalidResourceHandle ||
-      e == cudaErrorContextIsDestroyed || e == cudaErrorInvalidValue)
-    return StreamState::unknown;
+  if (e == cudaErrorInvalidResourceHandle || e == cudaErrorContextIsDestroyed || e == cudaErrorInvalidValue)
+    return StreamState::lost;
+  // Also the legacy stream beside somebody's capture.
+  if (e == cudaErrorNotReady || e == cudaErrorStreamCaptureImplicit) return StreamState::unknown;
   check(e, "the device has failed");
   return StreamState::unknown;
 }
@@ -209,13 +217,14 @@ bool CudaPlatform::busy(bool strict) {
   try {
     const OnDevice on(device_);
     cudaStream_t last = nullptr;
-    const bool empty = !lastStream(&last) || stateOf(last) == StreamState::empty;
+    const StreamState state = lastStream(&last) ? stateOf(last) : StreamState::empty;
     refresh(true);
     {
       const std::lock_guard lock(viewMutex_);
-      // What the stream still has to do may be the caller's own.  With graphs the count of blocks does not tell; a stream that
-      // cannot be asked is then one that the caller has synchronised.
-      if (!empty && (captureId_ != 0 ? strict && last != cudaStreamPerThread : view_[OwnLayout::blocksLeft] < begun_))
+      // What the stream still has to do may be the caller's own.  With graphs the count of blocks does not tell; of a stream that
+      // is gone the caller has seen the end.
+      if (state != StreamState::empty &&
+          (captureId_ != 0 ? strict && state != StreamState::lost : view_[OwnLayout::blocksLeft] < begun_))
         return true;
     }
     return running();

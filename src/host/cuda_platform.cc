@@ -59,6 +59,7 @@ CudaPlatform::CudaPlatform(const Settings& settings) {
   check(cudaStreamCreateWithFlags(&flags_, cudaStreamNonBlocking), "creating a stream");
   check(cudaEventCreateWithFlags(&copiedEvent_, cudaEventDisableTiming), "creating an event");
   check(cudaEventCreateWithFlags(&order_, cudaEventDisableTiming), "creating an event");
+  check(cudaEventCreateWithFlags(&perThread_, cudaEventDisableTiming), "creating an event");
 }
 
 CudaPlatform::~CudaPlatform() {
@@ -68,6 +69,7 @@ CudaPlatform::~CudaPlatform() {
     if (flags_ != nullptr) cudaStreamDestroy(flags_);
     if (copiedEvent_ != nullptr) cudaEventDestroy(copiedEvent_);
     if (order_ != nullptr) cudaEventDestroy(order_);
+    if (perThread_ != nullptr) cudaEventDestroy(perThread_);
     cards_.reset();
     if (cardQueues_ != nullptr) cudaFree(cardQueues_);
     if (memory_.own != nullptr) cudaFree(memory_.own);

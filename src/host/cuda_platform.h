@@ -84,7 +84,8 @@ class CudaPlatform final : public Platform {
   bool awaitView(bool wait);
   uint64_t hostWord(uint64_t index) const;
   bool lastStream(cudaStream_t* stream) const;
-  enum class StreamState { empty, capturing, unknown };  // unknown: busy, or it cannot be asked
+  // lost: there is no such stream any more.  unknown: busy, or it cannot be asked.
+  enum class StreamState { empty, capturing, lost, unknown };
   StreamState stateOf(cudaStream_t stream) const;
   uint32_t agents() const { return clusters_ * sched::kClusterBlocks; }
   sched::KernelChoice chooseKernel(sched::KernelShape s, const sched::Place& place,
@@ -93,7 +94,7 @@ class CudaPlatform final : public Platform {
   template <class Call, class Plan>
   void accept(Call* call, const sched::KernelChoice& kernel, const Plan& plan) const;
   // The end of every launch: what failed, or "".
-  protocol::FailRecord launched(const std::string& why, const sched::KernelChoice& kernel);
+  protocol::FailRecord launched(const std::string& why, const sched::KernelChoice& kernel, cudaStream_t stream);
 
   int device_ = 0;
   uint32_t smCount_ = 0, clusters_ = 0;
@@ -122,6 +123,8 @@ class CudaPlatform final : public Platform {
 
   // The caller's thread.
   cudaEvent_t order_ = nullptr;
+  // Behind the newest launch on cudaStreamPerThread, which is another stream on another thread.
+  cudaEvent_t perThread_ = nullptr;
   cudaStream_t captured_ = nullptr;
   unsigned long long captureId_ = 0;
 };
