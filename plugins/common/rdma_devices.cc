@@ -31,6 +31,7 @@ std::vector<GidEntry> gidTable(ibv_context* context, uint8_t port) {
   std::vector<GidEntry> table;
   std::vector<ibv_gid_entry> raw(1024);
   const ssize_t count = ibv_query_gid_table(context, raw.data(), raw.size(), 0);
+  if (count < 0) failErrno(static_cast<int>(-count), format("the GIDs of %s", ibv_get_device_name(context->device)));
   for (ssize_t i = 0; i < count; ++i) {
     const ibv_gid_entry& one = raw[static_cast<size_t>(i)];
     if (one.port_num != port) continue;

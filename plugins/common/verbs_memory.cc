@@ -55,11 +55,11 @@ Reached::Reached(Registrar& registrar, const mkTransportMemory_t& memory, int ac
   };
   attempt(cuda ? "peer memory" : "address", byAddress, access);
   if (first_ == nullptr && cuda)
-    fail(mkErrorNotSupported, "the device reaches no GPU memory at %p (%s): it has to go through pinned host memory",
-         memory.address, tried_.c_str());
+    fail(mkErrorNotSupported, "%s reaches no GPU memory at %p (%s): it has to go through pinned host memory",
+         registrar.device().c_str(), memory.address, tried_.c_str());
   if (first_ == nullptr)
-    failErrno(error_, format("cannot register %llu bytes at %p%s", wide(memory.bytes), memory.address,
-                             registrationAdvice(error_)));
+    failErrno(error_, format("%s cannot register %llu bytes at %p%s", registrar.device().c_str(), wide(memory.bytes),
+                             memory.address, registrationAdvice(error_)));
   if (cuda)
     MK_PLUGIN_INFO("%llu bytes of GPU memory at %p: reached by %s%s%s", wide(memory.bytes), memory.address, way_,
                    tried_.empty() ? "" : "; tried before: ", tried_.c_str());

@@ -17,6 +17,7 @@ namespace mk::plugin {
 class Registrar {
  public:
   virtual ~Registrar() = default;
+  virtual std::string device() const = 0;  // its name
   // NULL: errno says why.
   virtual ibv_mr* ofAddress(void* address, uint64_t bytes, int access) = 0;
   virtual ibv_mr* ofDmaBuf(int fd, uint64_t offset, uint64_t bytes, uint64_t address, int access) = 0;
@@ -27,6 +28,7 @@ class Registrar {
 class VerbsRegistrar final : public Registrar {
  public:
   explicit VerbsRegistrar(ibv_pd* domain) : domain_(domain) {}
+  std::string device() const override { return ibv_get_device_name(domain_->context->device); }
   ibv_mr* ofAddress(void* address, uint64_t bytes, int access) override;
   ibv_mr* ofDmaBuf(int fd, uint64_t offset, uint64_t bytes, uint64_t address, int access) override;
   void release(ibv_mr* registration) override { ibv_dereg_mr(registration); }

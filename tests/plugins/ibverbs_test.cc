@@ -128,6 +128,7 @@ class FakeRegistrar final : public Registrar {
   std::vector<Made> made;
   int left = 0;
 
+  std::string device() const override { return "fake_0"; }
   ibv_mr* ofAddress(void*, uint64_t, int access) override { return make(addresses, {false, access}); }
   ibv_mr* ofDmaBuf(int fd, uint64_t offset, uint64_t, uint64_t, int access) override {
     if (exported >= 0) return make(fd == exported && offset == 64, {true, access});
@@ -195,7 +196,8 @@ TEST_CASE("ibverbs: how memory is registered") {
   }
   SECTION("host memory that is refused") {
     registrar.addresses = false;
-    CHECK(missing(failureOf(mkErrorSystem, [&] { registerWith(registrar, memory, true); }), {"64 bytes"}) == "");
+    CHECK(missing(failureOf(mkErrorSystem, [&] { registerWith(registrar, memory, true); }), {"fake_0", "64 bytes"}) ==
+          "");
   }
   SECTION("GPU memory: DMA-BUF") {
     memory.kind = MK_MEMORY_KIND_CUDA;
@@ -232,8 +234,8 @@ TEST_CASE("ibverbs: how memory is registered") {
     memory.kind = MK_MEMORY_KIND_CUDA;
     registrar.dmaBufs = registrar.addresses = false;
     CHECK(missing(failureOf(mkErrorNotSupported, [&] { registerWith(registrar, memory, true); }),
-                  {"DMA-BUF: ", "DMA-BUF of the driver: the fake has none", "peer memory: ", "pinned host memory"}) ==
-          "");
+                  {"fake_0", "DMA-BUF: ", "DMA-BUF of the driver: the fake has none",
+                   "peer memory: ", "pinned host memory"}) == "");
   }
   CHECK(registrar.left == 0);
 }
