@@ -71,7 +71,7 @@ def panel_name(header, mode):
 
 def read(path, panels, wrong):
     """Adds the file's rows to panels[title][(M, N, K)], and to `wrong` the names of those whose result was."""
-    header = None
+    header, ended = None, False
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
             where = f"{path}, line {number}"
@@ -79,6 +79,7 @@ def read(path, panels, wrong):
                 record = json.loads(line)
                 if record["record"] == "header":
                     header = record
+                ended = ended or record["record"] == "summary"
                 if record["record"] != "row" or "split" not in record or "skipped" in record:
                     continue
                 if header is None:
@@ -97,9 +98,13 @@ def read(path, panels, wrong):
                 if not (math.isfinite(us) and us > 0):
                     raise Unusable(f"{where}: a time of {us} us")
                 shape = panels.setdefault(title, {}).setdefault(size, Shape(name, split["what"]))
+                if not asked and shape.automatic:
+                    raise Unusable(f"{where}: {title}, {name}: an automatic split has been read already; rows of two runs")
                 shape.points.append(Point(split["communicate"], asked, us, timing["tflops"]))
             except (ValueError, KeyError, TypeError) as error:
                 raise Unusable(f"{where}: not a line that --json writes ({type(error).__name__}: {error})") from error
+    if not ended:
+        raise Unusable(f"{path}: no summary: the run did not come to its end")
 
 
 def check(panels, wrong, percent):
@@ -171,7 +176,10 @@ def main():
     except (Unusable, OSError) as error:
         print(f"draw_split.py: {error}", file=sys.stderr)
         return 2
-    if arguments.output is not None and panels:
+    if arguments.output is not None and not panels:
+        print("draw_split.py: nothing was timed, so there is nothing to draw", file=sys.stderr)
+        return 2
+    if arguments.output is not None:
         draw(panels, arguments.output, arguments.y)
     if arguments.check is not None and not check(panels, wrong, arguments.check):
         return 1

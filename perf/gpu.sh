@@ -142,6 +142,8 @@ if has sweep && [ "$gpus" -ge 2 ]; then
   if python3 -c 'import matplotlib' 2>/dev/null; then
     run sweep 60 python3 perf/draw_split.py "$results"/*-split*.json -o "$results/split.svg" || true
   fi
+elif has sweep; then
+  say "sweep: needs 2 GPUs, $gpus here: not run"
 fi
 
 if has sanitizer && ! command -v compute-sanitizer >/dev/null 2>&1; then

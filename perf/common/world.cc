@@ -164,6 +164,10 @@ std::vector<char> World::gather(const void* data, size_t bytes) {
 }
 
 void World::die(ExitCode code, const std::string& text) {
+  {
+    std::lock_guard lock(mutex_);
+    stop_ = true;  // the watchdog's, whose status would be another; the alarm stays
+  }
   fflush(stdout);
   fprintf(stderr, "rank %d on %s, process %d: %s\n", rank_, host_.c_str(), static_cast<int>(getpid()), text.c_str());
   // A failure usually shows on several ranks at about the same time: let each say its text before all are ended.  Then one

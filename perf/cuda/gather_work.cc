@@ -65,7 +65,9 @@ class GatherWork final : public Work {
   }
   void poisonResult() override {
     Work::poisonResult();
-    if (gathers()) poison(options_.in, gathered_.data(), shape_.m * shape_.k, gpu_.stream);
+    if (!gathers()) return;
+    guard(gathered_);
+    poison(options_.in, gathered_.data(), shape_.m * shape_.k, gpu_.stream);
   }
   const void* unfusedResult() const override { return plain_.data(); }
   ProductData data(int set) const override;

@@ -274,10 +274,13 @@ void GpuRun::measure(Row row, Report* report) {
 // launches that are checked.
 void GpuRun::sweep(const Row& blank, Report* report) {
   swept_ = chooseSplits(world_, options_, session_, run_, blank, [this](Row* row) { work_->chooseSplit(row); });
+  // The heap grows only while nothing of the communicator is under way: before the first capture.
+  for (const Row& row : swept_) {
+    if (row.skipped.empty()) session_.reserve(row);
+  }
   std::vector<std::vector<Way>> ways(swept_.size());
   for (size_t i = 0; i < swept_.size(); ++i) {
     if (!swept_[i].skipped.empty()) continue;
-    session_.reserve(swept_[i]);
     ask(i);
     ways[i] = addWays();
   }

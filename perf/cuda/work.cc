@@ -93,6 +93,8 @@ std::string Work::allocate(Row* row) {
   const int64_t growth = static_cast<int64_t>(row->workspaceBytes) - static_cast<int64_t>(comm.heapBytes);
   why = whyNoRoom(gpu_, growth + static_cast<int64_t>(alone.workspaceBytes));
   if (!why.empty()) return why;
+  // Whoever has captured launches may reserve on an idle stream only.
+  gpu_.cuda(cudaStreamSynchronize(gpu_.stream), "cudaStreamSynchronize");
   gpu_.session.reserve(*row);
   gpu_.alone.reserve(alone);
   fillNormal(o.in, b_.get(), shape_.n * k, seedOfB(world_.rank()), gpu_.stream);
@@ -143,7 +145,15 @@ void Work::launch(Kind kind, int set) {
   }
 }
 
+void Work::guard(const Result& result) {
+  const int64_t behind = slotBytes(result.bytes) - kGuardBytes - result.bytes;
+  gpu_.cuda(cudaMemsetAsync(result.memory, kGuardByte, kGuardBytes, gpu_.stream), "cudaMemsetAsync");
+  gpu_.cuda(cudaMemsetAsync(result.data() + result.bytes, kGuardByte, static_cast<size_t>(behind), gpu_.stream),
+            "cudaMemsetAsync");
+}
+
 void Work::poisonResult() {
+  guard(fused_);
   if (options_.beta != 0) {
     fillNormal(options_.out, fused_.data(), cRows() * shape_.n, seedOf(Role::oldC, shape_.m, 0, owner()), gpu_.stream);
   } else {

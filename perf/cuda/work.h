@@ -82,6 +82,8 @@ class Work {
   void allocateResult(Session& session, int64_t bytes, bool window, Result* result);
   void freeResult(Result* result);
   bool damaged(const Result& result);
+  // The bytes around it as they should be, whatever an earlier launch has made of them.
+  void guard(const Result& result);
   DeviceMemory room(int64_t bytes) const { return allocateDevice(world_, bytes); }
   int64_t inBytes() const { return static_cast<int64_t>(info(options_.in).bytes); }
   int64_t outBytes() const { return static_cast<int64_t>(info(options_.out).bytes); }

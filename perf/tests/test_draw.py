@@ -29,15 +29,15 @@ NEAR = [
     row(0, 16, 1000.0), row(8, 8, 1100.0), not_run(16), row(32, 32, 1010.0),
     {"record": "sweep", "M": 8192, "N": 8192, "K": 8192, "mode": "eager", "behindPercent": 0},
     row(0, 16, 102.5, 2048), row(8, 8, 100.0, 2048), row(32, 32, 101.0, 2048),
-    {"record": "summary", "passed": True},
 ]  # fmt: skip
 
 
-def judge(records, *arguments, status):
+def judge(records, *arguments, status, ended=True):
     with tempfile.TemporaryDirectory() as folder:
         path = os.path.join(folder, "sweep.json")
         with open(path, "w", encoding="utf-8") as file:
-            file.writelines(json.dumps(record) + "\n" for record in records)
+            summary = [{"record": "summary", "passed": True}] if ended else []
+            file.writelines(json.dumps(record) + "\n" for record in records + summary)
         command = [sys.executable, sys.argv[1], path, *(argument.format(folder=folder) for argument in arguments)]
         # Without matplotlib, whether it is there or not: nothing but drawing needs it.
         drawing = "-o" in arguments
@@ -85,6 +85,13 @@ def unusable():
     expect("line 2: a time of 0.0 us" in err, "a time that is none")
     _, err, _ = judge([HEADER, {"record": "row", "split": {}}], "--check", "3", status=2)
     expect("line 2: not a line that --json writes" in err, "a line of something else")
+    _, err, _ = judge(NEAR, "--check", "3", status=2, ended=False)
+    expect("the run did not come to its end" in err, "a run that was ended")
+    _, err, _ = judge([*NEAR, row(0, 16, 999.0)], "--check", "3", status=2)
+    expect("rows of two runs" in err, "rows of two runs")
+    wrong = {**without, "passed": False}
+    _, err, _ = judge([HEADER, wrong], "-o", "{folder}/split.svg", status=2)
+    expect("nothing to draw" in err, "nothing to draw")
     judge(NEAR, status=2)
 
 
