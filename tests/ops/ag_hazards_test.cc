@@ -179,7 +179,7 @@ TEST_CASE("allgather: a rank that works for longer than the deadline, but gets o
         const auto start = std::chrono::steady_clock::now();
         launch(comm, o);
         const std::chrono::duration<double, std::milli> took = std::chrono::steady_clock::now() - start;
-        if (took.count() < 1.2 * kDeadlineMs)
+        if (!test::kBrief && took.count() < 1.2 * kDeadlineMs)  // agents that are threads are slow side by side
           throw "took " + std::to_string(took.count()) + " ms: too short to test anything";
         o.check();
       },
