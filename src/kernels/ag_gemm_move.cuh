@@ -273,7 +273,7 @@ class Mover {
         since_ = 0;
         toPeers_ = toPeers;
       } else if (plan_.shape.gathered != sched::Gathered::none) {
-        // User memory is written once all have entered with the same plan.
+        // User memory is written once all have entered with the same plan.  Producer: this launch's control agent.
         if ((b_.locals() > 1 || b_.multiNode()) && !own(OwnLayout::allEntered, Why{Stage::entered, -1, -1, 0}))
           return false;
         copy(from, inGathered(b_.local(), t.from, row), rows);

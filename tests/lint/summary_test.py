@@ -44,9 +44,15 @@ def main():
             done = subprocess.run([sys.executable, script, "--broken", broken, *tests], cwd=folder, capture_output=True,
                                   text=True, check=False)
         last = done.stdout.splitlines()[-1] if done.stdout else done.stderr
-        if (last, done.returncode) != (line, status):
+        # What failed tests said last, and no others.
+        results = [r for name, rs in tests.items() if rs and name not in broken for r in rs]
+        shown = {r["name"] for r in results if f"{r['name']} ended with:\n" in done.stdout}
+        failed = {r["name"] for r in results if r["result"] in ("FAIL", "TIMEOUT")}
+        said = all(f"  | {r['stderr']}" in done.stdout for r in results if r.get("stderr"))
+        if (last, done.returncode) != (line, status) or shown != failed or not said:
             failures += 1
-            print(f"{tests} {broken}: wanted '{line}', status {status}; got '{last}', status {done.returncode}")
+            print(f"{tests} {broken}: wanted '{line}', status {status}; got '{last}', status {done.returncode}, "
+                  f"words of {shown}")
     print(f"CASES: {len(SCENES) - failures} passed, {failures} failed")
     return 1 if failures else 0
 
