@@ -16,12 +16,12 @@ namespace mk::kernels {
 template <class C, class Platform>
 __device__ __forceinline__ void closeGather(const Block<C>& b, Platform& platform) {
   const uint64_t epoch = platform.epoch(), flags = b.bankFlags(epoch);
-  const sched::AgGemmPlan& plan = b.p.plan;
+  const sched::AgMoves& moves = b.p.moves;
   // Movers have seen all that comes from other nodes; of what local peers store there is one flag each.
   for (uint32_t l = 0; l < b.locals(); ++l) {
-    if (l == b.local() || plan.movesToPeer(l) == 0) continue;
+    if (l == b.local() || (moves.senders >> l & 1) == 0) continue;
     // Producer: local rank l, in Mover::raise().
-    if (!platform.wait(protocol::heap(b.local(), flags + plan.outFlag(l) * 8), epoch, protocol::Match::equal,
+    if (!platform.wait(protocol::heap(b.local(), flags + (moves.outFlags + l) * 8), epoch, protocol::Match::equal,
                        protocol::Why{protocol::Stage::output, static_cast<int32_t>(l), -1, 0}))
       return;
   }
@@ -39,11 +39,18 @@ __device__ __forceinline__ void watch(const Block<C>& b, bool computes, bool con
   __syncwarp();
   if (computes) watchRows(b, lane);
   if (lane != 0) return;
+  // Where nobody is told anything, the count is on its way while the last tile is being stored: whoever has no tile left uses none
+  // of the words that the last resets.
+  const bool early = b.alone() && b.p.choice.movers == 0;
+  uint64_t* const finished = platform.own(protocol::OwnLayout::finished);
+  uint64_t before = 0;
   // Launches that only leave, behind one that has failed, must not complete its count.
   const bool leaving = platform.leaving();
+  if (early && !leaving) before = addRelaxed(finished, 1);
   barrierWait(b.at(L::kDrained), 0);
   if (leaving || sharedLoadAcquire(b.at(L::kFailed)) != 0) return;
-  if (addAcqRel(platform.own(protocol::OwnLayout::finished), 1) + 1 == gridDim.x) closeGather(b, platform);
+  if (!early) before = addAcqRel(finished, 1);
+  if (before + 1 == gridDim.x) closeGather(b, platform);
 }
 
 template <class C>
@@ -62,8 +69,9 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
   startBlock(b);
-  awaitTurn(b);
-  // Control is with the sending cluster; where there is none, with whoever claims the first tile.
+  // Where all compute, the loading warp has something to work out before its turn.
+  if (C::kGeneral || warp != 0) awaitTurn(b);
+  // Control is with the sending cluster; where there is none, with the first to come.
   const uint32_t senders = C::kGeneral ? p.choice.receiveClusters : 0;
   const uint32_t ticket = senders != 0 ? takeTicket(b) : 0;
   const bool computes = senders == 0 || ticket >= senders;
@@ -77,12 +85,10 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     registersDown<kMoveRegisters<C>>();
     if (warp == 1) {
       bool controls = first;
-      if (senders == 0 && b.index == 0 && lane == 0) {
-        barrierWait(b.at(L::kRoleKnown), 0);
-        controls = sharedLoadAcquire(b.at(L::kControl)) != 0;
-      }
+      if (senders == 0 && b.index == 0 && lane == 0)
+        controls = addRelaxed(p.memory.own + protocol::OwnLayout::ticket, 1) == 0;
       watch(b, computes, controls, lane);
-    } else if (lane == 0) {
+    } else if (electOne()) {
       if (warp == 3) {
         if (!Mover<C>(b).run()) sharedStoreRelease(b.at(L::kFailed), 1);
         barrierArrive(b.at(L::kDrained));

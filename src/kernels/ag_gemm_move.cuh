@@ -42,6 +42,10 @@ __device__ __forceinline__ void loadRows(const Block<C>& b) {
   using L = typename C::L;
   const AgGemmParams& p = b.p;
   const bool leads = b.index == 0;
+  // A first tile that goes by the cluster's number is known to both blocks: they begin before anyone is told.
+  sched::AgStep step;
+  if (clusterNumber() < p.order.positions) step = p.order.at(clusterNumber());
+  if constexpr (!C::kGeneral) awaitTurn(b);
   const uint64_t epoch = loadRelaxed(p.memory.own + protocol::OwnLayout::epoch) + 1;
   Schedule<C> schedule(b);
   TaskReader<C> tasks(b);
@@ -50,39 +54,42 @@ __device__ __forceinline__ void loadRows(const Block<C>& b) {
   constexpr uint32_t kAhead = 6;
   const uint32_t claimAt = p.kSteps > kAhead + 2 ? p.kSteps - kAhead - 2 : 0;
   const uint32_t announceAt = p.kSteps > kAhead ? p.kSteps - kAhead : 1;
-  const uint32_t slices = static_cast<uint32_t>(p.plan.slices());
-  const uint32_t sliceSteps = static_cast<uint32_t>(p.plan.sliceCols / kStepK);
-  sched::AgStep step;
-  bool more = true;
+  const uint32_t slices = p.moves.slices, sliceSteps = p.moves.sliceCols / kStepK;
+  bool known = step.exists && !schedule.inOrder(), more = true;
   if (leads) {
     schedule.claimFirst();
-    sharedStoreRelease(b.at(L::kControl), schedule.firstOfAll() ? 1 : 0);
-    barrierArrive(b.at(L::kRoleKnown));
-    more = schedule.announce(&step);
+    if (!known) more = schedule.announce(&step);
   }
   for (uint32_t number = 1;; ++number) {
-    uint32_t node = 0, local = 0, rank = 0, shardRow = 0, col = 0;
-    if (leads) {
-      if (!more) break;
-      node = step.node;
-      local = step.local;
-      rank = step.rank;
-      shardRow = step.shardRow;
-      col = step.col;
-    } else {
-      const RowsTask t = tasks.takeRows();
-      if (t.kind == taskEnd) break;
-      node = t.node;
-      local = t.local;
-      rank = t.rank;
-      shardRow = t.shardRow;
-      col = t.col;
+    if (!known) {
+      if (leads) {
+        if (!more) break;
+      } else {
+        const RowsTask t = tasks.takeRows();
+        if (t.kind == taskEnd) break;
+        step.node = t.node;
+        step.local = t.local;
+        step.rank = t.rank;
+        step.shardRow = t.shardRow;
+        step.col = t.col;
+      }
     }
-    const bool own = isOwnRows(b, node, local);
-    const RowsSource<C> from(b, epoch, node, local, rank);
+    const bool own = isOwnRows(b, step.node, step.local);
+    const RowsSource<C> from(b, epoch, step.node, step.local, step.rank);
+    // Of own rows the first loads go before the telling; others have to be looked for by who is told.
+    const uint32_t tellAt = own && claimAt != 0 ? 1 : 0;
+    const auto tell = [&] {
+      if (leads) {
+        schedule.announce(&step);
+      } else {
+        tasks.takeRows();
+      }
+      known = false;
+    };
     bool told = false;
     uint32_t slice = 0, nextSlice = 0;  // and the step with which it begins
-    loader.tile(from.map, from.row + shardRow, col, [&](uint32_t k) {
+    loader.tile(from.map, from.row + step.shardRow, step.col, [&](uint32_t k) {
+      if (known && k == tellAt) tell();
       if (!own && k == nextSlice) {
         ++slice;
         nextSlice = slice == slices ? ~0u : nextSlice + sliceSteps;
@@ -100,6 +107,7 @@ __device__ __forceinline__ void loadRows(const Block<C>& b) {
         told = true;
       }
     });
+    if (known) tell();
     if (leads && !told) more = schedule.announce(&step);  // a tile of one step
   }
   barrierArrive(b.at(L::kDrained));
@@ -114,7 +122,7 @@ __device__ __forceinline__ void watchRows(const Block<C>& b, uint32_t lane) {
   LanePlatform<C::kGeneral> platform(p.memory, sched::Role::compute);
   const uint64_t epoch = platform.epoch(), flags = b.bankFlags(epoch);
   TaskReader<C> tasks(b);
-  const uint32_t slices = static_cast<uint32_t>(p.plan.slices());
+  const uint32_t slices = p.moves.slices;
   bool failed = false;
   for (uint32_t number = 1;; ++number) {
     RowsTask t = {};
@@ -130,12 +138,12 @@ __device__ __forceinline__ void watchRows(const Block<C>& b, uint32_t lane) {
     for (uint32_t slice = 0; slice < slices && !failed && !isOwnRows(b, t.node, t.local); ++slice) {
       for (uint32_t chunk = t.firstChunk + lane; chunk < t.endChunk && !failed; chunk += 32) {
         protocol::Why why{protocol::Stage::peerRows, static_cast<int32_t>(t.local), -1, chunk};
-        uint64_t offset = flags + p.plan.chunkFlag(p.plan.shard(t.node, t.local), chunk, slice) * 8;
+        uint64_t offset = flags + p.moves.chunkFlag(t.rank, chunk, slice) * 8;
         if (b.multiNode() && t.local == b.local()) {
-          const uint32_t distance = p.plan.distanceTo(t.node);
+          const uint32_t distance = p.moves.distanceTo(t.node);
           why = protocol::Why{protocol::Stage::railRows, -1, static_cast<int32_t>(t.node), chunk};
-          offset = sched::arrivalFlag(p.memory.heapLayout, p.memory.controlLayout, p.plan.slot(distance, chunk),
-                                      p.plan.sender(distance), epoch);
+          offset = sched::arrivalFlag(p.memory.heapLayout, p.memory.controlLayout, p.moves.slot(distance, chunk),
+                                      p.moves.sender(distance), epoch);
         }
         // Producer: local rank t.local, in Mover::raise(); or, of my own rail, the node before or t.node, in send().
         failed = !platform.wait(protocol::heap(b.local(), offset), epoch, protocol::Match::equal, why);
@@ -177,7 +185,7 @@ __device__ __forceinline__ void storeTiles(const Block<C>& b) {
     const RowsTask t = tasks.takeRows();
     if (t.kind == taskEnd) break;
     // User memory is written once all have entered with the same plan.
-    if (!entered && !bad && (b.locals() > 1 || b.multiNode())) {
+    if (!entered && !bad && !b.alone()) {
       // Producer: this launch's control agent.
       bad = !platform.wait(protocol::own(protocol::OwnLayout::allEntered), platform.epoch(), protocol::Match::equal,
                            protocol::Why{protocol::Stage::entered, -1, -1, 0});
@@ -212,7 +220,8 @@ __device__ __forceinline__ void storeTiles(const Block<C>& b) {
     }
     letGo();
   }
-  storesComplete();
+  // Nobody but who comes after the launch reads C.
+  storesRead<0>();
   barrierArrive(b.at(L::kDrained));
 }
 
@@ -221,7 +230,7 @@ __device__ __forceinline__ void storeTiles(const Block<C>& b) {
 template <class C>
 class Mover {
   using L = typename C::L;
-  using Plan = sched::AgGemmPlan;
+  using Moves = sched::AgMoves;
   using OwnLayout = protocol::OwnLayout;
   using Stage = protocol::Stage;
   using Why = protocol::Why;
@@ -230,7 +239,7 @@ class Mover {
   __device__ __forceinline__ explicit Mover(const Block<C>& b)
       : b_(b),
         p_(b.p),
-        plan_(b.p.plan),
+        moves_(b.p.moves),
         platform_(b.p.memory, sched::Role::move),
         bank_(b.bankData(platform_.epoch())),
         flags_(b.bankFlags(platform_.epoch())),
@@ -239,45 +248,47 @@ class Mover {
   // False: it left early.
   __device__ __forceinline__ bool run() {
     bool ok = true;
-    if (p_.choice.movers != 0 && platform_.claim(OwnLayout::moveTicket) < p_.choice.movers) ok = moves() && copies();
+    const uint32_t movers = p_.choice.movers;
+    // Where all blocks move rows none has to ask.
+    if (movers >= gridDim.x || (movers != 0 && platform_.claim(OwnLayout::moveTicket) < movers))
+      ok = moves() && copies();
     storesComplete();
     return ok;
   }
 
  private:
   __device__ __forceinline__ bool moves() {
-    const uint64_t toPeers = plan_.movesToPeer(b_.local()) * (b_.locals() - 1);
     for (;;) {
       const uint64_t number = platform_.claim(OwnLayout::claimMove);
-      if (number >= plan_.moves()) break;
-      if (platform_.leaving()) return false;
-      const Plan::Move t = plan_.move(number);
+      const bool leaving = platform_.leaving();
+      if (number >= moves_.moves) break;
+      if (leaving) return false;
+      const Moves::Move t = moves_.move(static_cast<uint32_t>(number));
       if (!t.exists) continue;
       if (t.distance > 0 && !awaitChunk(t.from, t.chunk)) return false;
-      const uint64_t row = plan_.chunkRow(t.chunk), rows = plan_.rowsIn(t.from, t.chunk);
+      const uint64_t row = t.chunk * moves_.chunkRows;
+      const uint32_t rows = moves_.rowsIn(t.from.rank, static_cast<uint32_t>(t.chunk));
       const Rows from = rowsOf(t.from, row);
-      if (t.target == Plan::Target::bank) {
-        if (!own(OwnLayout::bankOpen, Why{Stage::bank, -1, -1, 0})) return false;
-        copy(from, inBank(b_.local(), t.from, row), rows);
+      bool ok = true;
+      if (t.target == Moves::Target::bank) {
+        ok = copy(from, inBank(b_.local(), t.from, row), rows, [&] {
+          return own(OwnLayout::bankOpen, Why{Stage::bank, -1, -1, 0});
+        });
         storesComplete();
-        storeReleaseSystem(flag(b_.local(), plan_.chunkFlag(t.from, t.chunk)), platform_.epoch());
-      } else if (t.target == Plan::Target::peer) {
-        // Producer: this launch's control agent, once the peer has entered.
-        if (!own(OwnLayout::peerOpen(t.peer), Why{Stage::entered, static_cast<int32_t>(t.peer), -1, 0})) return false;
-        if (plan_.sliceCols != 0) {
-          copyBoxes(t, rows);
+        if (ok) storeReleaseSystem(flag(b_.local(), moves_.chunkFlag(t.from.rank, t.chunk)), platform_.epoch());
+      } else if (t.target == Moves::Target::peer) {
+        const auto open = [&] { return openPeer(t.peer); };
+        if (moves_.sliceCols != 0) {
+          ok = copyBoxes(t, rows, open);
         } else {
-          copy(from, plan_.windowed() ? inGathered(t.peer, t.from, row) : inBank(t.peer, t.from, row), rows);
+          ok = copy(from, moves_.windowed ? inGathered(t.peer, t.from, row) : inBank(t.peer, t.from, row), rows, open);
         }
-        pending_ = flag(t.peer, plan_.chunkFlag(t.from, t.chunk, t.slice));
+        if (ok) pending_ = flag(t.peer, moves_.chunkFlag(t.from.rank, t.chunk, t.slice));
         since_ = 0;
-        toPeers_ = toPeers;
-      } else if (plan_.shape.gathered != sched::Gathered::none) {
-        // User memory is written once all have entered with the same plan.  Producer: this launch's control agent.
-        if ((b_.locals() > 1 || b_.multiNode()) && !own(OwnLayout::allEntered, Why{Stage::entered, -1, -1, 0}))
-          return false;
-        copy(from, inGathered(b_.local(), t.from, row), rows);
+      } else if (p_.plan.shape.gathered != sched::Gathered::none) {
+        ok = copy(from, inGathered(b_.local(), t.from, row), rows, [&] { return allEntered(); });
       }
+      if (!ok) return false;
       platform_.progress();
     }
     flush();
@@ -285,14 +296,16 @@ class Mover {
   }
   __device__ __forceinline__ bool copies() {
     for (;;) {
-      const uint64_t number = plan_.copies() == 0 ? 0 : platform_.claim(OwnLayout::claimCopy);
-      if (number >= plan_.copies()) return true;
+      const uint64_t number = moves_.copies == 0 ? 0 : platform_.claim(OwnLayout::claimCopy);
+      if (number >= moves_.copies) return true;
       if (platform_.leaving()) return false;
-      const Plan::Copy t = plan_.copy(number);
+      const Moves::Copy t = moves_.copy(static_cast<uint32_t>(number));
       if (!t.exists) continue;
       if (!awaitChunk(t.from, t.chunk)) return false;
-      const uint64_t row = plan_.chunkRow(t.chunk);
-      copy(rowsOf(t.from, row), inGathered(b_.local(), t.from, row), plan_.rowsIn(t.from, t.chunk));
+      const uint64_t row = t.chunk * moves_.chunkRows;
+      if (!copy(rowsOf(t.from, row), inGathered(b_.local(), t.from, row),
+                moves_.rowsIn(t.from.rank, static_cast<uint32_t>(t.chunk)), [&] { return allEntered(); }))
+        return false;
       platform_.progress();
     }
   }
@@ -303,25 +316,29 @@ class Mover {
   };
   __device__ __forceinline__ Rows inGathered(uint32_t local, const sched::Shard& s, uint64_t row) const {
     const uint64_t stride = p_.gatheredStride * 2;
-    return {p_.gathered[local] + (plan_.shards.first(s.rank) + row) * stride, stride};
+    return {p_.gathered[local] + (moves_.first(s.rank) + row) * stride, stride};
   }
   __device__ __forceinline__ Rows inBank(uint32_t local, const sched::Shard& s, uint64_t row) const {
-    return {p_.memory.heaps[local] + bank_ + plan_.packed(s, row), plan_.rowBytes()};
+    return {p_.memory.heaps[local] + bank_ + moves_.packed(s, row), moves_.rowBytes};
   }
   __device__ __forceinline__ Rows rowsOf(const sched::Shard& s, uint64_t row) const {
     if (isOwnRows(b_, s.node, s.local)) {
       const uint64_t stride = p_.operands.aStride * 2;
       return {static_cast<char*>(const_cast<void*>(p_.operands.a)) + row * stride, stride};
     }
-    if (plan_.windowed() && s.local != b_.local()) return inGathered(b_.local(), s, row);
+    if (moves_.windowed && s.local != b_.local()) return inGathered(b_.local(), s, row);
     return inBank(b_.local(), s, row);
   }
 
   // By way of shared memory: buffers are filled ahead of the stores that empty them.  load(piece, buffer, barrier) returns the
-  // bytes it asks for; store(piece, buffer).
-  template <class Load, class Store>
-  __device__ __forceinline__ void pieces(uint32_t count, Load&& load, Store&& store) {
+  // bytes it asks for; store(piece, buffer).  open(): before the first store; false: it may not begin.
+  template <class Open, class Load, class Store>
+  __device__ __forceinline__ bool pieces(uint32_t count, Open&& open, Load&& load, Store&& store) {
     uint32_t loaded = 0;
+    const auto awaitLoad = [&](uint32_t piece) {
+      barrierWait(b_.at(L::kMoveFull + 8 * ((first_ + piece) % L::kMoveBuffers)),
+                  (first_ + piece) / L::kMoveBuffers & 1);
+    };
     for (uint32_t stored = 0; stored < count; ++stored) {
       for (; loaded < count && loaded - stored < kAhead; ++loaded) {
         // The piece that was in this buffer has been stored, and kMoveBuffers - kAhead after it at least.
@@ -329,10 +346,14 @@ class Mover {
         const uint32_t slot = (first_ + loaded) % L::kMoveBuffers;
         load(loaded, b_.at(L::kMoved + slot * kChunkBytes), b_.at(L::kMoveFull + 8 * slot));
       }
-      const uint32_t slot = (first_ + stored) % L::kMoveBuffers;
-      barrierWait(b_.at(L::kMoveFull + 8 * slot), (first_ + stored) / L::kMoveBuffers & 1);
+      if (stored == 0 && !open()) {
+        // Nobody leaves while loads are on their way to it.
+        for (uint32_t piece = 0; piece < loaded; ++piece) awaitLoad(piece);
+        return false;
+      }
+      awaitLoad(stored);
       pace_.step();
-      store(stored, b_.at(L::kMoved + slot * kChunkBytes));
+      store(stored, b_.at(L::kMoved + (first_ + stored) % L::kMoveBuffers * kChunkBytes));
       storesCommit();
       // The chunk before is out when only newer stores are under way.
       if (pending_ != nullptr && ++since_ == kFlagAfter) {
@@ -343,10 +364,12 @@ class Mover {
     first_ += count;
     // Few pieces follow each other here: the flag of the chunk before has waited long enough.
     flush();
+    return true;
   }
-  __device__ __forceinline__ void copy(Rows from, Rows to, uint64_t rows) {
-    uint64_t rowBytes = plan_.rowBytes();
-    if (from.data == to.data || rowBytes == 0) return;  // a shard that lies where it belongs in `gathered`
+  template <class Open>
+  __device__ __forceinline__ bool copy(Rows from, Rows to, uint64_t rows, Open&& open) {
+    uint64_t rowBytes = moves_.rowBytes;
+    if (from.data == to.data || rowBytes == 0) return true;  // a shard that lies where it belongs in `gathered`
     if (from.stride == rowBytes && to.stride == rowBytes) {
       rowBytes *= rows;
       rows = 1;
@@ -364,8 +387,8 @@ class Mover {
       }
     } in, out;
     const uint32_t perRow = static_cast<uint32_t>((rowBytes + kChunkBytes - 1) / kChunkBytes);
-    pieces(
-        static_cast<uint32_t>(perRow * rows),
+    return pieces(
+        static_cast<uint32_t>(perRow * rows), open,
         [&](uint32_t, uint32_t buffer, uint32_t full) {
           const uint32_t bytes = in.bytes(rowBytes);
           barrierExpect(full, bytes);
@@ -379,19 +402,19 @@ class Mover {
   }
   // A slice of a chunk of this rank's shard, to a peer, in boxes of 64 rows by 64 columns; past the ends of the shard and of its
   // rows nothing is stored.
-  __device__ __forceinline__ void copyBoxes(const Plan::Move& t, uint64_t rows) {
-    const uint32_t row = static_cast<uint32_t>(plan_.chunkRow(t.chunk)),
-                   col = static_cast<uint32_t>(plan_.sliceCol(t.slice));
-    const uint32_t across = static_cast<uint32_t>((plan_.colsIn(t.slice) + 63) / 64);
-    const sched::FastDivision byRow(across);
+  template <class Open>
+  __device__ __forceinline__ bool copyBoxes(const Moves::Move& t, uint32_t rows, Open&& open) {
+    const uint32_t slice = static_cast<uint32_t>(t.slice);
+    const uint32_t row = static_cast<uint32_t>(t.chunk) * moves_.chunkRows, col = slice * moves_.sliceCols;
+    const uint32_t across = (moves_.colsIn(slice) + 63) / 64;
     const CUtensorMap* const to = &p_.atPeer[t.peer][platform_.epoch() & 1];
     const auto boxAt = [&](uint32_t i, uint32_t* x, uint32_t* y) {
-      const uint32_t down = byRow.divide(i);
+      const uint32_t down = i / across;
       *x = col + (i - down * across) * 64;
       *y = row + down * 64;
     };
-    pieces(
-        across * static_cast<uint32_t>((rows + 63) / 64),
+    return pieces(
+        across * ((rows + 63) / 64), open,
         [&](uint32_t i, uint32_t buffer, uint32_t full) {
           uint32_t x = 0, y = 0;
           boxAt(i, &x, &y);
@@ -413,14 +436,33 @@ class Mover {
   __device__ __forceinline__ void raise() {
     storeReleaseSystem(pending_, platform_.epoch());
     pending_ = nullptr;
-    if (!platform_.arrive(OwnLayout::tilesOut, toPeers_)) return;
+    if (!platform_.arrive(OwnLayout::tilesOut, moves_.toPeers)) return;
+#pragma unroll 1
     for (uint32_t l = 0; l < b_.locals(); ++l) {
-      if (l != b_.local()) storeReleaseSystem(flag(l, plan_.outFlag(b_.local())), platform_.epoch());
+      if (l != b_.local()) storeReleaseSystem(flag(l, moves_.outFlags + b_.local()), platform_.epoch());
     }
   }
 
   __device__ __forceinline__ uint64_t* flag(uint32_t l, uint64_t word) const {
     return reinterpret_cast<uint64_t*>(p_.memory.heaps[l] + flags_ + word * 8);
+  }
+  // Rows go ahead of the peer's entering, as partial results do (store() in gemm_move.cuh): its bank is free once it has published
+  // done() of the operation before last, and what lies there is used only after both have compared their plans.  Windows are
+  // user memory, and with several nodes a rail's old writes may be repeated until its entering is known.
+  __device__ __forceinline__ bool openPeer(uint32_t l) {
+    // Producer: this launch's control agent, once the peer has entered.
+    if (moves_.windowed || b_.multiNode())
+      return own(OwnLayout::peerOpen(l), Why{Stage::entered, static_cast<int32_t>(l), -1, 0});
+    if ((opened_ >> l & 1) != 0 || platform_.epoch() < 2) return true;
+    opened_ |= 1u << l;
+    // Producer: local rank l, in settle().
+    return platform_.wait(protocol::heap(b_.local(), p_.memory.controlLayout.doneLocal(l)), platform_.epoch() - 2,
+                          protocol::Match::atLeast, Why{Stage::done, static_cast<int32_t>(l), -1, 0});
+  }
+  // User memory is written once all have entered with the same plan.
+  __device__ __forceinline__ bool allEntered() {
+    // Producer: this launch's control agent.
+    return b_.alone() || own(OwnLayout::allEntered, Why{Stage::entered, -1, -1, 0});
   }
   __device__ __forceinline__ bool own(uint64_t word, const Why& why) {
     if (!platform_.ready(protocol::own(word), platform_.epoch(), protocol::Match::equal)) flush();
@@ -429,18 +471,18 @@ class Mover {
   // Until a chunk of another rank's shard is there.
   __device__ __forceinline__ bool awaitChunk(const sched::Shard& s, uint64_t chunk) {
     if (s.local != b_.local()) {
-      for (uint64_t slice = 0; slice < plan_.slices(); ++slice) {
+      for (uint64_t slice = 0; slice < moves_.slices; ++slice) {
         // Producer: local rank s.local, in raise().
-        if (!arrived(flags_ + plan_.chunkFlag(s, chunk, slice) * 8,
+        if (!arrived(flags_ + moves_.chunkFlag(s.rank, chunk, slice) * 8,
                      Why{Stage::peerRows, static_cast<int32_t>(s.local), -1, chunk}))
           return false;
       }
       return true;
     }
-    const uint32_t distance = plan_.distanceTo(s.node);
+    const uint32_t distance = moves_.distanceTo(s.node);
     // Producer: the rail peer there, in send().
-    return arrived(sched::arrivalFlag(p_.memory.heapLayout, p_.memory.controlLayout, plan_.slot(distance, chunk),
-                                      plan_.sender(distance), platform_.epoch()),
+    return arrived(sched::arrivalFlag(p_.memory.heapLayout, p_.memory.controlLayout, moves_.slot(distance, chunk),
+                                      moves_.sender(distance), platform_.epoch()),
                    Why{Stage::railRows, -1, static_cast<int32_t>(s.node), chunk});
   }
   __device__ __forceinline__ bool arrived(uint64_t offset, const Why& why) {
@@ -457,14 +499,14 @@ class Mover {
 
   const Block<C>& b_;
   const AgGemmParams& p_;
-  const Plan& plan_;
+  const Moves& moves_;
   LanePlatform<C::kGeneral> platform_;
   const uint64_t bank_, flags_;
   Pace pace_;
   uint32_t first_ = 0;           // pieces before this copy
   uint64_t* pending_ = nullptr;  // flag of a chunk that is on its way to a peer
   int since_ = 0;                // stores since
-  uint64_t toPeers_ = 0;
+  uint32_t opened_ = 0;          // a bit for each peer whose bank may be written
 };
 
 }  // namespace mk::kernels

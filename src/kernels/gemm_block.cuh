@@ -28,7 +28,10 @@ using sched::Operation;
 template <int kN, Operation kOp>
 struct Layout {
   static constexpr bool kMoves = kOp == Operation::agGemm;
-  static constexpr uint32_t kStages = kN == 256 ? 3 : kN == 64 ? 8 : 5;
+#ifndef MK_ST
+#define MK_ST 6
+#endif
+  static constexpr uint32_t kStages = kN == 256 ? 3 : kN == 64 ? 8 : kMoves ? 5 : MK_ST;
   // Chunks of a finished tile, per warpgroup; and of rows on their way to a peer.
   static constexpr uint32_t kBuffers = kN == 256 && !kMoves ? 4 : 2;
   static constexpr uint32_t kMoveBuffers = !kMoves ? 0 : kN == 256 ? 6 : 4;
@@ -119,6 +122,8 @@ struct Block {
 
   __device__ __forceinline__ uint32_t at(uint32_t offset) const { return base + offset; }
   __device__ __forceinline__ bool multiNode() const { return C::kGeneral && p.memory.place.nodes > 1; }
+  // There is nobody else.
+  __device__ __forceinline__ bool alone() const { return locals() == 1 && !multiNode(); }
   // Own tiles are stored as the node's sums, for whole blocks to add those of other nodes.
   __device__ __forceinline__ bool nodeSums() const { return C::kSums && multiNode(); }
   __device__ __forceinline__ uint32_t wireBytes() const {
@@ -283,8 +288,8 @@ class Schedule {
   __device__ __forceinline__ explicit Schedule(const Block<C>& b)
       : b_(b), platform_(b.p.memory, sched::Role::compute) {}
 
-  // Without peers nobody waits for another's tile, so each cluster may take the one of its number at once; later claims count
-  // from there.  Otherwise the order of the claims must be that in which clusters come.
+  // Where nobody waits for another's tile, each cluster may take the one of its number at once; later claims count from there.
+  // Otherwise the order of the claims must be that in which clusters come.
   __device__ __forceinline__ void claimFirst() {
     if (inOrder()) return claim();
     position_ = clusterNumber();
@@ -305,8 +310,11 @@ class Schedule {
     while (loadRelaxed(counter()) < b_.p.choice.clusters && clockNs() - start < 3000) {
     }
   }
-  // Of tiles, by all clusters together.
-  __device__ __forceinline__ bool inOrder() const { return b_.locals() > 1 || b_.multiNode(); }
+  // Of tiles, by all clusters together.  No peer waits for tiles of AllGather+GEMM; but with several nodes the first clusters to
+  // come do not compute, and numbers say nothing.
+  __device__ __forceinline__ bool inOrder() const {
+    return b_.multiNode() || (C::kOp != Operation::agGemm && b_.locals() > 1);
+  }
   __device__ __forceinline__ bool firstOfAll() const { return position_ == 0; }
   // Tells all.  False: there is no tile left.  `step`: the tile.
   template <class Step>

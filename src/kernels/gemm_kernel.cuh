@@ -74,7 +74,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   using L = typename C::L;
   extern __shared__ uint8_t shared[];
   const Block<C> b{p, alignedShared(shared), blockInCluster()};
-  const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+  const uint32_t warp = threadIdx.x / 32;
 
   startBlock(b);
   // Where all compute, the loading warp has something to work out before its turn.
@@ -108,7 +108,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     if (thread == 0) barrierArrive(b.at(L::kDrained));
   } else {
     registersDown<kMoveRegisters<C>>();
-    if (lane == 0) {
+    if (electOne()) {
       if (warp == 1) {
         bool controls = first;
         if (others == 0 && b.index == 0) {

@@ -259,7 +259,7 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
     }
   }
   // Nobody but who comes after the launch reads what a rank without peers has stored.
-  if (b.locals() == 1 && !multi) {
+  if (b.alone()) {
     storesRead<0>();
   } else {
     storesComplete();
@@ -331,7 +331,7 @@ class FlagKeeper {
     uint64_t before = 0;
     // Without peers nobody is told anything, and whoever has no tile left uses none of the words that the last resets: the count
     // is on its way while the last tile is being stored.
-    const bool alone = b_.locals() == 1 && !b_.multiNode();
+    const bool alone = b_.alone();
     // Launches that only leave, behind one that has failed, must not complete its count.
     const bool leaving = platform_.leaving();
     if (alone && !leaving) before = addRelaxed(finished, kBlockFinished);

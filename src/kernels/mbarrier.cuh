@@ -85,6 +85,18 @@ __device__ __forceinline__ void storeAt(uint32_t clusterAddress, uint32_t cluste
                : "memory");
 }
 
+// True for one thread of the warp, all of which must call it.  Unlike of lane 0, the compiler knows that what such a branch hands to
+// the copy unit is one thread's, and makes no loop over threads of it.
+__device__ __forceinline__ bool electOne() {
+  uint32_t one;
+  asm volatile(
+      "{\n.reg .pred p;\n"
+      "elect.sync _|p, 0xffffffff;\n"
+      "selp.u32 %0, 1, 0, p;\n}"
+      : "=r"(one));
+  return one != 0;
+}
+
 __device__ __forceinline__ uint32_t blockInCluster() {
   uint32_t r;
   asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(r));

@@ -7,6 +7,7 @@
 
 #include "kernels/rank_memory.h"
 #include "protocol/operands.h"
+#include "sched/ag_moves.h"
 #include "sched/ag_order.h"
 #include "sched/kernel_choice.h"
 #include "sched/rs_order.h"
@@ -66,6 +67,7 @@ struct AgGemmParams : GemmParams {
   uint64_t gatheredStride;
   sched::AgGemmPlan plan;
   sched::AgOrder order;
+  sched::AgMoves moves;
   uint32_t wholeShards;
 };
 // NOLINTEND(cppcoreguidelines-pro-type-member-init)

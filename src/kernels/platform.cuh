@@ -146,8 +146,10 @@ class LanePlatform {
   }
   // This launch is to be left: someone has failed, or the communicator is revoked.
   __device__ __forceinline__ bool leaving() const {
-    return loadRelaxed(own(protocol::OwnLayout::failed)) == epoch() ||
-           loadRelaxed(own(protocol::OwnLayout::revoked)) != 0;
+    // Both are under way at once.
+    const uint64_t failed = loadRelaxed(own(protocol::OwnLayout::failed));
+    const uint64_t revoked = loadRelaxed(own(protocol::OwnLayout::revoked));
+    return failed == epoch() || revoked != 0;
   }
   __device__ __forceinline__ void progress() { storeRelaxed(own(protocol::OwnLayout::lastProgress), clockNs()); }
 
