@@ -143,16 +143,21 @@ void Comm::throwIfFailed() const {
 }
 
 void Comm::setError(mkResult_t code, const std::string& text) {
+  bool first = false;
   {
     const std::lock_guard lock(mutex_);
-    if (error_ == mkSuccess) {
+    first = error_ == mkSuccess;
+    if (first) {
       error_ = code;
       errorText_ = text;
       MK_INFO(launch, "%s: %s", mkGetErrorString(code), text.c_str());
     }
   }
   // Agents leave; also those of launches to come.  While the communicator is being set up there are none.
-  if (control_.load(std::memory_order_acquire) != nullptr) platform_->revoke();
+  if (control_.load(std::memory_order_acquire) != nullptr) {
+    platform_->revoke();
+    if (first && proxy_ != nullptr) MK_INFO(proxy, "%s", proxy_->account().c_str());
+  }
   changed_.notify_all();
 }
 

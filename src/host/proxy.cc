@@ -141,6 +141,23 @@ int Proxy::unfinishedNode() const {
   return -1;
 }
 
+std::string Proxy::account() const {
+  const auto number = [](const std::atomic<uint64_t>& n) {
+    return static_cast<unsigned long long>(n.load(std::memory_order_relaxed));
+  };
+  const ProxyCounters& c = counters_;
+  std::string text = format(
+      "commands: %llu posted, %llu taken, %llu completed; %llu batches, %llu payload messages; %llu arrivals notified; "
+      "longest round %llu ms; unfinished:",
+      static_cast<unsigned long long>(platform_.word(protocol::OwnLayout::ringTail)), number(c.commands),
+      number(c.completions), number(c.batches), number(c.payloadMessages), number(c.arrivals),
+      number(c.longestRoundNs) / 1'000'000);
+  for (uint32_t n = 0; n < nodes_; ++n)
+    if (n != node_)
+      text += format("%s %llu to node %u", text.back() == ':' ? "" : ",", number(peers_[n].unfinished), n);
+  return text;
+}
+
 void Proxy::pause() {
   wanted_.store(1);
   while (thread_.joinable() && !parked_.load(std::memory_order_acquire)) std::this_thread::yield();
@@ -181,18 +198,22 @@ void Proxy::loop() {
     failed(-1, e.what());
   }
   uint32_t idleRounds = 0;
-  uint64_t workedAt = nowNs(), entered = 0;
+  uint64_t workedAt = nowNs(), entered = 0, roundAt = 0;  // 0: this round is the first after a pause
   for (;;) {
     const int wanted = wanted_.load(std::memory_order_acquire);
     if (wanted == 2) return;
     if (wanted == 1) {
       parked_.store(true, std::memory_order_release);
+      roundAt = 0;
       const timespec pause{0, kSleepNs};
       nanosleep(&pause, nullptr);
       continue;
     }
     parked_.store(false, std::memory_order_release);
     const uint64_t now = nowNs();
+    if (roundAt != 0 && now - roundAt > counters_.longestRoundNs.load(std::memory_order_relaxed))
+      counters_.longestRoundNs.store(now - roundAt, std::memory_order_relaxed);
+    roundAt = now;
     bool worked = false;
     try {
       worked = collectEvents();
@@ -366,6 +387,7 @@ bool Proxy::collectEvents() {
         }
         break;
       case MK_EVENT_ARRIVED:
+        counters_.arrivals.fetch_add(1, std::memory_order_relaxed);
         arrived(e.peer, e.immediate);
         break;
       case MK_EVENT_RETIRED:
@@ -383,8 +405,8 @@ bool Proxy::collectEvents() {
     }
   }
   if (sent > 0) {
-    completed_ += sent;
-    std::atomic_ref<uint64_t>(*shared_.completions).store(completed_, std::memory_order_release);
+    const uint64_t completed = counters_.completions.fetch_add(sent, std::memory_order_relaxed) + sent;
+    std::atomic_ref<uint64_t>(*shared_.completions).store(completed, std::memory_order_release);
   }
   return count > 0 || (!dead_ && staged() && staging_->busy());
 }

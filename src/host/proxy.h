@@ -23,8 +23,10 @@
 namespace mk {
 
 struct ProxyCounters {
-  std::atomic<uint64_t> payloadBytes{0}, payloadMessages{0}, batches{0}, commands{0};
+  std::atomic<uint64_t> payloadBytes{0}, payloadMessages{0}, batches{0}, commands{0}, completions{0};
+  std::atomic<uint64_t> arrivals{0};  // of which the transport has told: none where flags are written without the proxy
   std::atomic<uint64_t> batchSize[9] = {};  // submissions by number of commands
+  std::atomic<uint64_t> longestRoundNs{0};  // between two looks at the transport: for so long the thread was held up
 };
 
 class Proxy {
@@ -69,6 +71,8 @@ class Proxy {
   }
 
   const ProxyCounters& counters() const { return counters_; }
+  // What it has counted, for whoever asks why an operation did not get on.  Any thread.
+  std::string account() const;
   // A node to which writes are under way or wait; -1: none.  Any thread.
   int unfinishedNode() const;
 
@@ -110,8 +114,7 @@ class Proxy {
   std::vector<Peer> peers_;                  // by node
   std::vector<protocol::Mlx5Queue> queues_;  // by node; empty unless agents write them
 
-  uint64_t taken_ = 0;  // commands read from the ring
-  uint64_t completed_ = 0;
+  uint64_t taken_ = 0;                                 // commands read from the ring
   size_t pendingTotal_ = 0;                            // read, not yet submitted
   std::vector<std::atomic<uint64_t>> arrivedControl_;  // newest epoch of each control slot, by slot and node
   bool dead_ = false;                                  // a failure has been reported: only polling goes on

@@ -201,6 +201,11 @@ TEST_CASE("commands of one connection travel in batches of up to eight, none is 
   CHECK(rig.proxy->counters().payloadBytes == 50 * 64);
   CHECK(rig.proxy->counters().payloadMessages == 50);
   CHECK(rig.proxy->counters().batches == rig.state.submissions.size());
+  const std::string account = rig.proxy->account();
+  INFO(account);
+  CHECK(account.find("50 taken, 50 completed; " + std::to_string(rig.state.submissions.size()) +
+                     " batches, 50 payload messages; 0 arrivals notified; longest round ") != std::string::npos);
+  CHECK(account.find("unfinished: 0 to node 1, 0 to node 2") != std::string::npos);
 }
 
 TEST_CASE("the transport's own limits are kept, and a lone command does not wait for company") {
