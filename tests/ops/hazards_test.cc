@@ -1,7 +1,12 @@
 // What goes wrong in libraries of this kind when epochs, banks and flags are not what they should be: wrap-around, stale slots,
 // back-to-back launches with skew, growth between launches, mixed shapes; and what each operation sends, byte for byte.
+#include <sys/wait.h>
+#include <unistd.h>
+
 #include <barrier>
 #include <chrono>
+#include <csignal>
+#include <cstdio>
 #include <cstdlib>
 #include <random>
 #include <thread>
@@ -12,6 +17,7 @@
 #include "ops/require.h"
 #include "ops/world.h"
 #include "support/catch_compat.h"
+#include "support/longest_gap.h"
 
 using test::Case;
 using test::expect;
@@ -257,6 +263,74 @@ TEST_CASE("a peer that is slow for longer than the deadline, but gets on, is not
   mk::emu::hook().store(nullptr);
   INFO(joined(errors));
   CHECK(errors.empty());
+}
+
+TEST_CASE("a deadline that has passed comes with what every rank's proxy has counted") {
+  const char* const contract = std::getenv("MKERNEL_LOOPBACK_CONTRACT");
+  // Else the flags change without the proxy.
+  const bool notified =
+      contract != nullptr && std::string(contract) == "completion" && std::getenv("MKERNEL_NET_STAGING") == nullptr;
+  static std::atomic<bool> held{true};
+  held.store(true);
+  // Rank 1 has entered, and sends no chunk.
+  mk::emu::hook().store([](int rank, uint64_t, mk::emu::Point point, uint64_t slot) {
+    if (rank != 1 || point != mk::emu::Point::post || slot < mk::sched::kControlSlots) return;
+    for (int i = 0; i < 60000 && held.load(); ++i) std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  });
+  const World world{2, 1};
+  const auto errors = test::runWorld(
+      world,
+      [&](mkComm_t comm, int rank) {
+        const Operands o({.m = 64, .n = 64, .k = 64}, world, rank, comm);
+        const mkResult_t result = o.launch();
+        if (rank == 0) held.store(false);
+        expect(result, "launch", comm);
+      },
+      [](mkConfig_t& config, int) { config.timeoutMs = 500; });
+  mk::emu::hook().store(nullptr);
+  INFO(joined(errors));
+  REQUIRE(errors.size() == 2);
+  for (const std::string& text : errors) {
+    CHECK(text.find("waited for rank 1") != std::string::npos);
+    unsigned long long posted = 0, taken = 0, completed = 0, batches = 0, payload = 0, arrivals = 0, round = 0;
+    const size_t account = text.find("commands: ");
+    REQUIRE(account != std::string::npos);
+    REQUIRE(std::sscanf(text.c_str() + account,
+                        "commands: %llu posted, %llu taken, %llu completed; %llu batches, %llu payload messages; %llu "
+                        "arrivals notified; longest round %llu ms; unfinished:",
+                        &posted, &taken, &completed, &batches, &payload, &arrivals, &round) == 7);
+    // By the words with which both have entered.
+    CHECK(taken > 0);
+    CHECK(taken <= posted);
+    CHECK(batches > 0);
+    if (notified) CHECK(arrivals > 0);
+    CHECK(text.find("; a sleeping thread was held up for at most ") > account);
+  }
+}
+
+TEST_CASE("the longest time for which a thread was held up is seen") {
+  if (test::kSanitized) return;  // they do not like the fork
+  int answer[2];
+  REQUIRE(pipe(answer) == 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    const test::LongestGap gap;
+    for (int i = 0; i < 1000 && gap.milliseconds() < 500; ++i)
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    const int64_t seen = gap.milliseconds();
+    _exit(write(answer[1], &seen, sizeof(seen)) == sizeof(seen) ? 0 : 1);
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  kill(child, SIGSTOP);
+  std::this_thread::sleep_for(std::chrono::milliseconds(600));
+  kill(child, SIGCONT);
+  int64_t seen = 0;
+  CHECK(read(answer[0], &seen, sizeof(seen)) == sizeof(seen));
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child);
+  CHECK(status == 0);
+  for (const int fd : answer) close(fd);
+  CHECK(seen >= 500);
 }
 
 TEST_CASE("the heap grows between launches, and a shape too large for it is refused") {

@@ -6,8 +6,10 @@
 #include <limits>
 #include <thread>
 
+#include "host/comm.h"
 #include "ops/reference.h"
 #include "ops/values.h"
+#include "support/longest_gap.h"
 
 namespace test {
 
@@ -17,6 +19,15 @@ namespace {
 int64_t share(int64_t k, int ranks, int rank) {
   const int64_t units = k / 8;
   return (units / ranks + (rank < units % ranks ? 1 : 0)) * 8;
+}
+
+// "" unless an operation's deadline has passed.
+std::string accountOf(mkComm_t handle, const LongestGap& gap) {
+  mkResult_t async = mkSuccess;
+  if (handle == nullptr || mkCommGetAsyncError(handle, &async) != mkSuccess || async != mkErrorTimeout) return {};
+  const mk::Proxy* const proxy = mk::Comm::find(handle)->proxy();
+  return (proxy != nullptr ? "; " + proxy->account() : std::string()) + "; a sleeping thread was held up for at most " +
+         std::to_string(gap.milliseconds()) + " ms";
 }
 
 }  // namespace
@@ -38,6 +49,7 @@ std::vector<std::string> runWorld(const World& world, const std::function<void(m
   mkUniqueId_t id;
   if (mkGetUniqueId(&id) != mkSuccess) return {mkGetLastError(nullptr)};
   std::vector<std::string> errors(static_cast<size_t>(world.ranks()));
+  const LongestGap gap;
   std::vector<std::thread> threads;
   for (int r = 0; r < world.ranks(); ++r) {
     threads.emplace_back([&, r] {
@@ -49,12 +61,13 @@ std::vector<std::string> runWorld(const World& world, const std::function<void(m
         config.hostId = host.c_str();
         config.initTimeoutMs = 60000;
         config.teardownTimeoutMs = 60000;  // of sanitized ranks on a busy machine
+        if (kSanitized) config.timeoutMs = 120000;
         if (configure) configure(config, r);
         expect(mkCommInitRankConfig(&comm, world.ranks(), id, r, &config), "init");
         body(comm, r);
         expect(mkCommDestroy(comm), "destroy");
       } catch (const std::string& text) {
-        errors[static_cast<size_t>(r)] = "rank " + std::to_string(r) + ": " + text;
+        errors[static_cast<size_t>(r)] = "rank " + std::to_string(r) + ": " + text + accountOf(comm, gap);
         if (comm != nullptr) mkCommAbort(comm);
       }
     });

@@ -25,10 +25,17 @@ constexpr bool kBrief = true;
 #else
 constexpr bool kBrief = false;
 #endif
+#if defined(__SANITIZE_THREAD__) || defined(__SANITIZE_ADDRESS__)
+constexpr bool kSanitized = true;
+#else
+constexpr bool kSanitized = false;
+#endif
 std::vector<World> worlds(std::vector<World> all);
 
 // Runs body(comm, rank) on every rank of a new communicator, each in a thread, and destroys it.  Returns what went wrong, one
-// line per rank that failed; body throws std::string, or returns normally.
+// text per rank that failed; body throws std::string, or returns normally.  Where an operation's deadline has passed, the text
+// has what tells a lost write from a machine that stood still: what the rank's proxy has counted, and how long a thread that
+// only sleeps was held up.
 std::vector<std::string> runWorld(const World& world, const std::function<void(mkComm_t, int)>& body,
                                   const std::function<void(mkConfig_t&, int)>& configure = {});
 
