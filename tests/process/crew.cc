@@ -163,8 +163,15 @@ std::string play(Role role, int index) {
 
 }  // namespace
 
+// Hidden, but a filter that only excludes something, such as "~[queues]", brings it up.
 TEST_CASE("rank", "[.]") {
-  const auto role = roles().find(variable("MK_TEST_ROLE"));
+  const std::string name = variable("MK_TEST_ROLE");
+  if (name.empty()) {
+    WARN("no test: a rank's part in the tests that start this program again, with MK_TEST_ROLE set");
+    return;
+  }
+  const auto role = roles().find(name);
+  INFO("MK_TEST_ROLE=" << name);
   REQUIRE(role != roles().end());
   const int mine = std::stoi(variable("MK_TEST_RANK"));
   const int ranks = std::stoi(variable("MK_TEST_NODES")) * std::stoi(variable("MK_TEST_LOCALS"));
