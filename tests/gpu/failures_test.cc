@@ -183,6 +183,11 @@ MK_ROLE(stalled) {
   cudaStream_t stream = newStream();
   const Large large(rank, comm);
   rank.meet("ready");
+  // A rank whose kernels have not begun when it is stopped is late, and has no deadline.  Launches go in at once, but ranks that
+  // share a GPU take turns there: both have entered, and have the GPU, when the first launch has ended.
+  expect(large.launch(comm, stream), "first launch", comm);
+  test::synchronize(stream);
+  rank.meet("entered");
   for (int i = 0; i < 400; ++i) {
     if (large.launch(comm, stream) != mkSuccess) break;
     if (i == 50) rank.note("running");
