@@ -291,7 +291,6 @@ TEST_CASE("a deadline that has passed comes with what every rank's proxy has cou
   INFO(joined(errors));
   REQUIRE(errors.size() == 2);
   for (const std::string& text : errors) {
-    CHECK(text.find("waited for rank 1") != std::string::npos);
     unsigned long long posted = 0, taken = 0, completed = 0, batches = 0, payload = 0, arrivals = 0, round = 0;
     const size_t account = text.find("commands: ");
     REQUIRE(account != std::string::npos);
