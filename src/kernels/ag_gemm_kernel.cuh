@@ -33,8 +33,10 @@ template <class C>
 __device__ __forceinline__ void watch(const Block<C>& b, bool computes, bool controls, uint32_t lane) {
   using L = typename C::L;
   LanePlatform<C::kGeneral> platform(b.p.memory, sched::Role::control);
-  // A launch that only leaves does not enter: its peers may still look at what the one that has failed told them.
-  if (lane == 0 && controls && (platform.leaving() || !protocol::enter(platform, b.p.hash)))
+  // A launch that only leaves, behind one that has failed, does not enter: its peers may still look at what that one told them.  Nor
+  // must it complete that one's count.
+  const bool leaving = lane == 0 && platform.leaving();
+  if (lane == 0 && controls && (leaving || !protocol::enter(platform, b.p.hash)))
     sharedStoreRelease(b.at(L::kFailed), 1);
   __syncwarp();
   if (computes) watchRows(b, lane);
@@ -44,8 +46,6 @@ __device__ __forceinline__ void watch(const Block<C>& b, bool computes, bool con
   const bool early = b.alone() && b.p.choice.movers == 0;
   uint64_t* const finished = platform.own(protocol::OwnLayout::finished);
   uint64_t before = 0;
-  // Launches that only leave, behind one that has failed, must not complete its count.
-  const bool leaving = platform.leaving();
   if (early && !leaving) before = addRelaxed(finished, 1);
   barrierWait(b.at(L::kDrained), 0);
   if (leaving || sharedLoadAcquire(b.at(L::kFailed)) != 0) return;

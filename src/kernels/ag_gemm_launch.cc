@@ -14,7 +14,8 @@ std::string launchAgGemm(const RankMemory& memory, const sched::AgGemmPlan& plan
   p.order = sched::AgOrder(plan);
   p.moves = sched::AgMoves(plan);
   // The host's table of ranks is not the device's.
-  if (plan.shape.ranks.table != nullptr) p.plan.shape.ranks.table = p.order.ranks.table = p.moves.ranks.table = memory.rankTable;
+  if (plan.shape.ranks.table != nullptr)
+    p.plan.shape.ranks.table = p.order.ranks.table = p.moves.ranks.table = memory.rankTable;
   for (uint32_t l = 0; l < memory.place.locals; ++l) p.gathered[l] = op.gathered[l];
   p.gatheredStride = op.gatheredStride;
   if (shards.ranks == 1 && plan.shape.gathered == sched::Gathered::none) p.choice.movers = 0;

@@ -42,54 +42,54 @@ __device__ __forceinline__ void loadRows(const Block<C>& b) {
   using L = typename C::L;
   const AgGemmParams& p = b.p;
   const bool leads = b.index == 0;
-  // A first tile that goes by the cluster's number is known to both blocks: they begin before anyone is told.
+  TileLoader<C> loader(b);
+  // A first tile that goes by the cluster's number is known to both blocks; of own rows its loads begin before all else.
   sched::AgStep step;
-  if (clusterNumber() < p.order.positions) step = p.order.at(clusterNumber());
+  if (!b.inOrder() && clusterNumber() < p.order.positions) step = p.order.at(clusterNumber());
+  const bool known = step.exists;
   if constexpr (!C::kGeneral) awaitTurn(b);
+  if (known && isOwnRows(b, step.node, step.local)) loader.begin(&p.a, step.shardRow, step.col);
   const uint64_t epoch = loadRelaxed(p.memory.own + protocol::OwnLayout::epoch) + 1;
   Schedule<C> schedule(b);
   TaskReader<C> tasks(b);
-  TileLoader<C> loader(b);
   // Tiles are told when the loads of the one before are nearly all under way: then the rows under them can be looked for.
   constexpr uint32_t kAhead = 6;
   const uint32_t claimAt = p.kSteps > kAhead + 2 ? p.kSteps - kAhead - 2 : 0;
   const uint32_t announceAt = p.kSteps > kAhead ? p.kSteps - kAhead : 1;
   const uint32_t slices = p.moves.slices, sliceSteps = p.moves.sliceCols / kStepK;
-  bool known = step.exists && !schedule.inOrder(), more = true;
+  bool more = true;
   if (leads) {
-    schedule.claimFirst();
-    if (!known) more = schedule.announce(&step);
+    if (known) {
+      schedule.announceFirst(step);
+    } else {
+      schedule.claimFirst();
+      more = schedule.announce(&step);
+    }
+  } else if (known) {
+    tasks.takeRows();
   }
   for (uint32_t number = 1;; ++number) {
-    if (!known) {
-      if (leads) {
-        if (!more) break;
-      } else {
-        const RowsTask t = tasks.takeRows();
-        if (t.kind == taskEnd) break;
-        step.node = t.node;
-        step.local = t.local;
-        step.rank = t.rank;
-        step.shardRow = t.shardRow;
-        step.col = t.col;
-      }
+    if (leads) {
+      if (!more) break;
+    } else if (number > 1 || !known) {
+      const RowsTask t = tasks.takeRows();
+      if (t.kind == taskEnd) break;
+      step.node = t.node;
+      step.local = t.local;
+      step.rank = t.rank;
+      step.shardRow = t.shardRow;
+      step.col = t.col;
     }
     const bool own = isOwnRows(b, step.node, step.local);
     const RowsSource<C> from(b, epoch, step.node, step.local, step.rank);
-    // Of own rows the first loads go before the telling; others have to be looked for by who is told.
-    const uint32_t tellAt = own && claimAt != 0 ? 1 : 0;
-    const auto tell = [&] {
-      if (leads) {
-        schedule.announce(&step);
-      } else {
-        tasks.takeRows();
-      }
-      known = false;
+    bool claimed = !leads, told = !leads;
+    const auto claim = [&] {
+      if (number == 1) schedule.awaitOthers();
+      schedule.claim();
+      claimed = true;
     };
-    bool told = false;
     uint32_t slice = 0, nextSlice = 0;  // and the step with which it begins
     loader.tile(from.map, from.row + step.shardRow, step.col, [&](uint32_t k) {
-      if (known && k == tellAt) tell();
       if (!own && k == nextSlice) {
         ++slice;
         nextSlice = slice == slices ? ~0u : nextSlice + sliceSteps;
@@ -98,17 +98,15 @@ __device__ __forceinline__ void loadRows(const Block<C>& b) {
         }
         fenceAsyncGlobal();
       }
-      if (!leads) return;
-      if (k == claimAt) {
-        if (number == 1) schedule.awaitOthers();
-        schedule.claim();
-      } else if (k == announceAt) {
+      if (!claimed && k >= claimAt) {
+        claim();
+      } else if (claimed && !told && k >= announceAt) {
         more = schedule.announce(&step);
         told = true;
       }
     });
-    if (known) tell();
-    if (leads && !told) more = schedule.announce(&step);  // a tile of one step
+    if (!claimed) claim();
+    if (!told) more = schedule.announce(&step);
   }
   barrierArrive(b.at(L::kDrained));
 }

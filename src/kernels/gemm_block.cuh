@@ -28,10 +28,7 @@ using sched::Operation;
 template <int kN, Operation kOp>
 struct Layout {
   static constexpr bool kMoves = kOp == Operation::agGemm;
-#ifndef MK_ST
-#define MK_ST 6
-#endif
-  static constexpr uint32_t kStages = kN == 256 ? 3 : kN == 64 ? 8 : kMoves ? 5 : MK_ST;
+  static constexpr uint32_t kStages = kN == 256 ? 3 : kN == 64 ? 8 : 5;
   // Chunks of a finished tile, per warpgroup; and of rows on their way to a peer.
   static constexpr uint32_t kBuffers = kN == 256 && !kMoves ? 4 : 2;
   static constexpr uint32_t kMoveBuffers = !kMoves ? 0 : kN == 256 ? 6 : 4;
@@ -124,6 +121,11 @@ struct Block {
   __device__ __forceinline__ bool multiNode() const { return C::kGeneral && p.memory.place.nodes > 1; }
   // There is nobody else.
   __device__ __forceinline__ bool alone() const { return locals() == 1 && !multiNode(); }
+  // Tiles are claimed in one order by all clusters together.  No peer waits for tiles of AllGather+GEMM; but with several nodes the
+  // first clusters to come do not compute, and numbers say nothing.
+  __device__ __forceinline__ bool inOrder() const {
+    return multiNode() || (C::kOp != Operation::agGemm && locals() > 1);
+  }
   // Own tiles are stored as the node's sums, for whole blocks to add those of other nodes.
   __device__ __forceinline__ bool nodeSums() const { return C::kSums && multiNode(); }
   __device__ __forceinline__ uint32_t wireBytes() const {
@@ -291,13 +293,18 @@ class Schedule {
   // Where nobody waits for another's tile, each cluster may take the one of its number at once; later claims count from there.
   // Otherwise the order of the claims must be that in which clusters come.
   __device__ __forceinline__ void claimFirst() {
-    if (inOrder()) return claim();
+    if (b_.inOrder()) return claim();
     position_ = clusterNumber();
     asked_ = false;
   }
   // What is claimed becomes known when it is used: announce() of it may come much later.
   __device__ __forceinline__ void claim() {
-    position_ = addRelaxed(counter(), 1) + (inOrder() ? 0 : b_.p.choice.clusters);
+    if (oneEach()) {
+      position_ = b_.p.order.positions;
+      asked_ = false;
+      return;
+    }
+    position_ = addRelaxed(counter(), 1) + (b_.inOrder() ? 0 : b_.p.choice.clusters);
     asked_ = true;
     failed_ = loadRelaxed(platform_.own(protocol::OwnLayout::failed));
     revoked_ = loadRelaxed(platform_.own(protocol::OwnLayout::revoked));
@@ -305,15 +312,14 @@ class Schedule {
   // Before the second claim: not before everyone has a first tile, or the order would be upset; but whoever is not resident is
   // not waited for.
   __device__ __forceinline__ void awaitOthers() const {
-    if (!inOrder()) return;
+    if (!b_.inOrder()) return;
     const uint64_t start = clockNs();
     while (loadRelaxed(counter()) < b_.p.choice.clusters && clockNs() - start < 3000) {
     }
   }
-  // Of tiles, by all clusters together.  No peer waits for tiles of AllGather+GEMM; but with several nodes the first clusters to
-  // come do not compute, and numbers say nothing.
-  __device__ __forceinline__ bool inOrder() const {
-    return b_.multiNode() || (C::kOp != Operation::agGemm && b_.locals() > 1);
+  // Clusters go by their number, and none has a second tile: there is nothing to ask for.
+  __device__ __forceinline__ bool oneEach() const {
+    return !b_.inOrder() && b_.p.choice.clusters >= b_.p.order.positions;
   }
   __device__ __forceinline__ bool firstOfAll() const { return position_ == 0; }
   // Tells all.  False: there is no tile left.  `step`: the tile.
@@ -335,6 +341,23 @@ class Schedule {
     }
     uint4 words[3] = {};
     if (!end) fill(words, *step);
+    send(words);
+    return !end;
+  }
+  // A first tile that goes by the cluster's number, and exists.
+  __device__ __forceinline__ void announceFirst(const StepOf<C>& step) {
+    position_ = clusterNumber();
+    uint4 words[3];
+    fill(words, step);
+    send(words);
+  }
+  static __device__ __forceinline__ bool exists(const sched::TileStep&) { return true; }
+  static __device__ __forceinline__ bool exists(const sched::RsStep& s) { return s.exists; }
+  static __device__ __forceinline__ bool exists(const sched::AgStep& s) { return s.exists; }
+
+ private:
+  __device__ __forceinline__ uint64_t* counter() const { return platform_.own(protocol::OwnLayout::claimCompute); }
+  __device__ __forceinline__ void send(const uint4 (&words)[3]) {
     const uint32_t slot = count_ % kTaskSlots;
     if (count_ >= kTaskSlots) barrierWait(b_.at(L::kTaskEmpty + 8 * slot), (count_ / kTaskSlots - 1) & 1);
     ++count_;
@@ -344,16 +367,7 @@ class Schedule {
       barrierExpectAt(full, kTaskBytes);
       for (uint32_t i = 0; i < 3; ++i) storeAt(to + 16 * i, full, words[i]);
     }
-    return !end;
   }
-
- private:
-  __device__ __forceinline__ uint64_t* counter() const { return platform_.own(protocol::OwnLayout::claimCompute); }
-
-  static __device__ __forceinline__ bool exists(const sched::TileStep&) { return true; }
-  static __device__ __forceinline__ bool exists(const sched::RsStep& s) { return s.exists; }
-  static __device__ __forceinline__ bool exists(const sched::AgStep& s) { return s.exists; }
-
   __device__ __forceinline__ void fill(uint4 (&words)[3], const sched::TileStep& s) const {
     const uint64_t before = b_.multiNode() ? b_.p.plan.elementsBefore(s.tile) : 0;
     fillSummed(words, s, b_.multiNode() ? b_.p.plan.nodeSum(s.ownedChunk) + before * b_.wireBytes() : 0);

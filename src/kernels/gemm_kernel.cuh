@@ -50,7 +50,7 @@ __device__ __forceinline__ void flags(const Block<C>& b, bool computes, bool con
   FlagKeeper<C> keeper(b);
   LanePlatform<C::kGeneral> platform(b.p.memory, sched::Role::control);
   // A launch that only leaves does not enter: its peers may still look at what the one that has failed told them.
-  if (controls && (platform.leaving() || !protocol::enter(platform, b.p.hash)))
+  if (controls && (keeper.leaving() || !protocol::enter(platform, b.p.hash)))
     sharedStoreRelease(b.at(C::L::kFailed), 1);
   if (computes) keeper.tiles();
   if (keeper.finish()) closeLaunch(b, platform);

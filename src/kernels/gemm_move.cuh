@@ -15,36 +15,50 @@ class TileLoader {
  public:
   __device__ __forceinline__ explicit TileLoader(const Block<C>& b) : b_(b) {}
 
-  // row: of the tile's first row in `a`.  atStep(k) is called before each step but the first kStages.
+  // The first steps of a tile, which tile() goes on with.  Nothing has been loaded yet.
+  __device__ __forceinline__ void begin(const CUtensorMap* a, uint32_t row, uint32_t col) {
+    begun_ = b_.p.kSteps < kFirstSteps ? b_.p.kSteps : kFirstSteps;
+    for (uint32_t k = 0; k < begun_; ++k)
+      step(a, row + b_.index * kBlockRows, col + b_.index * (C::kN / 2), b_.p.kFirst + k);
+  }
+  // row: of the tile's first row in `a`.  atStep(k) is called before each step that is not begun.
   template <class AtStep>
   __device__ __forceinline__ void tile(const CUtensorMap* a, uint32_t row, uint32_t col, AtStep&& atStep) {
-    const auto& p = b_.p;
     row += b_.index * kBlockRows;
     col += b_.index * (C::kN / 2);
-    for (uint32_t k = p.kFirst; k < p.kFirst + p.kSteps; ++k) {
-      atStep(k - p.kFirst);
-      const uint32_t to = b_.at(stage_ * L::kStageBytes);
-      const uint32_t full = b_.at(L::kFull + 8 * stage_);
-      barrierWait(b_.at(L::kEmpty + 8 * stage_), parity_);
-      barrierExpect(full, L::kStageBytes);
-      loadBox(to, a, k * kStepK, row, full);
-      const uint32_t half = to + L::kABytes + b_.index * (L::kBBytes / 2);
-      if constexpr (C::kAlongN) {
-        for (uint32_t i = 0; i < C::kN / 128; ++i)
-          loadBoxToAll(half + i * kChunkBytes, &p.b, col + 64 * i, k * kStepK, full, 3);
-      } else {
-        loadBoxToAll(half, &p.b, k * kStepK, col, full, 3);
-      }
-      if (++stage_ == L::kStages) {
-        stage_ = 0;
-        parity_ ^= 1;
-      }
+    for (uint32_t k = begun_; k < b_.p.kSteps; ++k) {
+      atStep(k);
+      step(a, row, col, b_.p.kFirst + k);
     }
+    begun_ = 0;
   }
 
  private:
+  // So many are on their way before all else is told.
+  static constexpr uint32_t kFirstSteps = 2;
+
+  __device__ __forceinline__ void step(const CUtensorMap* a, uint32_t row, uint32_t col, uint32_t k) {
+    const auto& p = b_.p;
+    const uint32_t to = b_.at(stage_ * L::kStageBytes);
+    const uint32_t full = b_.at(L::kFull + 8 * stage_);
+    barrierWait(b_.at(L::kEmpty + 8 * stage_), parity_);
+    barrierExpect(full, L::kStageBytes);
+    loadBox(to, a, k * kStepK, row, full);
+    const uint32_t half = to + L::kABytes + b_.index * (L::kBBytes / 2);
+    if constexpr (C::kAlongN) {
+      for (uint32_t i = 0; i < C::kN / 128; ++i)
+        loadBoxToAll(half + i * kChunkBytes, &p.b, col + 64 * i, k * kStepK, full, 3);
+    } else {
+      loadBoxToAll(half, &p.b, k * kStepK, col, full, 3);
+    }
+    if (++stage_ == L::kStages) {
+      stage_ = 0;
+      parity_ ^= 1;
+    }
+  }
+
   const Block<C>& b_;
-  uint32_t stage_ = 0, parity_ = 1;
+  uint32_t stage_ = 0, parity_ = 1, begun_ = 0;
 };
 
 // Loads the operands of every tile.
@@ -52,47 +66,40 @@ template <class C>
 __device__ __forceinline__ void load(const Block<C>& b) {
   using L = typename C::L;
   const bool leads = b.index == 0;
-  // A first tile that goes by the cluster's number is known to both blocks: loads begin before anyone is told.
+  TileLoader<C> loader(b);
+  // A first tile that goes by the cluster's number is known to both blocks: its loads begin before all else.
   StepOf<C> step;
-  bool known = clusterNumber() < b.p.order.positions;
+  bool known = !b.inOrder() && clusterNumber() < b.p.order.positions;
   if (known) step = b.p.order.at(clusterNumber());
+  known = known && Schedule<C>::exists(step);
   if constexpr (!C::kGeneral) awaitTurn(b);
+  if (known) loader.begin(&b.p.a, step.row, step.col);
   Schedule<C> schedule(b);
   TaskReader<C> tasks(b);
-  TileLoader<C> loader(b);
-  known = known && !schedule.inOrder();
   if (leads) {
-    schedule.claimFirst();
+    if (known) {
+      schedule.announceFirst(step);
+    } else {
+      schedule.claimFirst();
+    }
     sharedStoreRelease(b.at(L::kControl), schedule.firstOfAll() ? 1 : 0);
     barrierArrive(b.at(L::kRoleKnown));
+  } else if (known) {
+    tasks.take();
   }
   for (bool first = true;; first = false) {
-    uint32_t row = 0, col = 0;
-    if (known) {
-      row = step.row;
-      col = step.col;
-    } else if (leads) {
-      if (!schedule.announce(&step)) break;
-      row = step.row;
-      col = step.col;
-    } else {
-      const Task t = tasks.take();
-      if (t.kind == taskEnd) break;
-      row = t.row;
-      col = t.col;
-    }
-    const auto tell = [&] {
+    if (!known) {
       if (leads) {
-        schedule.announce(&step);
+        if (!schedule.announce(&step)) break;
       } else {
-        tasks.take();
+        const Task t = tasks.take();
+        if (t.kind == taskEnd) break;
+        step.row = t.row;
+        step.col = t.col;
       }
-      known = false;
-    };
-    loader.tile(&b.p.a, row, col, [&](uint32_t k) {
-      if (known && k == 1) tell();
-    });
-    if (known) tell();
+    }
+    known = false;
+    loader.tile(&b.p.a, step.row, step.col, [](uint32_t) {});
     // One tile ahead, and not before this one's loads are under way: who claims early takes what another would have begun sooner.
     if (leads) {
       if (first) schedule.awaitOthers();
@@ -283,8 +290,11 @@ class FlagKeeper {
         p_(b.p),
         platform_(b.p.memory, sched::Role::compute),
         epoch_(platform_.epoch()),
-        flags_(b.bankFlags(epoch_)) {}
+        flags_(b.bankFlags(epoch_)),
+        leaving_(platform_.leaving()) {}
 
+  // Behind a launch that has failed, whose count must not be completed.
+  __device__ __forceinline__ bool leaving() const { return leaving_; }
   // Raises flags and watches for the peers', side by side: raising takes long while the link is busy, and so does the wait for
   // what is to be raised.
   __device__ __forceinline__ void tiles() {
@@ -332,11 +342,9 @@ class FlagKeeper {
     // Without peers nobody is told anything, and whoever has no tile left uses none of the words that the last resets: the count
     // is on its way while the last tile is being stored.
     const bool alone = b_.alone();
-    // Launches that only leave, behind one that has failed, must not complete its count.
-    const bool leaving = platform_.leaving();
-    if (alone && !leaving) before = addRelaxed(finished, kBlockFinished);
+    if (alone && !leaving_) before = addRelaxed(finished, kBlockFinished);
     barrierWait(b_.at(L::kDrained), 0);
-    if (leaving || sharedLoadAcquire(b_.at(L::kFailed)) != 0) return false;
+    if (leaving_ || sharedLoadAcquire(b_.at(L::kFailed)) != 0) return false;
     // One word counts blocks that have finished and own tiles that are out.
     if (!alone) before = addAcqRel(finished, kBlockFinished | out_);
     if (out_ != 0 && !b_.staged() && b_.locals() > 1 && static_cast<uint32_t>(before) + out_ == p_.ownedParts) {
@@ -424,6 +432,7 @@ class FlagKeeper {
   const typename C::Params& p_;
   LanePlatform<C::kGeneral> platform_;
   const uint64_t epoch_, flags_;
+  const bool leaving_;
   uint32_t handed_ = 0, out_ = 0;
   // The own tile that is watched: how far.
   uint32_t watched_ = 0, inBand_ = 0, from_ = 0;

@@ -14,7 +14,7 @@ __device__ __forceinline__ uint32_t sharedAddress(const void* p) {
 __device__ __forceinline__ void barrierInit(uint32_t bar, uint32_t arrivals) {
   asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory");
 }
-// After all barrierInit() of a thread, before the cluster's first clusterSync().
+// After all barrierInit() of a thread, before the cluster first meets.
 __device__ __forceinline__ void barrierInitDone() {
   asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory");
   asm volatile("fence.proxy.async.shared::cta;" ::: "memory");
@@ -109,6 +109,11 @@ __device__ __forceinline__ uint32_t clusterNumber() {
 }
 __device__ __forceinline__ void clusterSync() {
   asm volatile("barrier.cluster.arrive.release.aligned;\nbarrier.cluster.wait.acquire.aligned;" ::: "memory");
+}
+// All have come here, and what they do in this order is all that there is to it: no memory is ordered, which takes a fence of the whole
+// GPU's.
+__device__ __forceinline__ void clusterMeet() {
+  asm volatile("barrier.cluster.arrive.relaxed.aligned;\nbarrier.cluster.wait.aligned;" ::: "memory");
 }
 __device__ __forceinline__ void namedSync(uint32_t id, uint32_t threads) {
   asm volatile("bar.sync %0, %1;" ::"r"(id), "r"(threads) : "memory");
