@@ -68,9 +68,10 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const Block<C> b{p, alignedShared(shared), blockInCluster()};
   const uint32_t warp = threadIdx.x / 32, lane = threadIdx.x % 32;
 
+  sched::AgStep step;
+  const bool known = warp == 0 && firstTile(b, &step);
   startBlock(b);
-  // Where all compute, the loading warp has something to work out before its turn.
-  if (C::kGeneral || warp != 0) awaitTurn(b);
+  awaitTurn(b);
   // Control is with the sending cluster; where there is none, with the first to come.
   const uint32_t senders = C::kGeneral ? p.choice.receiveClusters : 0;
   const uint32_t ticket = senders != 0 ? takeTicket(b) : 0;
@@ -98,7 +99,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
         }
         barrierArrive(b.at(L::kDrained));
       } else if (warp == 0) {
-        loadRows(b);
+        loadRows(b, known, step);
       } else {
         storeTiles(b);
       }

@@ -37,17 +37,13 @@ struct RowsSource {
   }
 };
 
+// known: `step` is the first tile, to both blocks; of own rows its loads begin before all else.
 template <class C>
-__device__ __forceinline__ void loadRows(const Block<C>& b) {
+__device__ __forceinline__ void loadRows(const Block<C>& b, bool known, sched::AgStep step) {
   using L = typename C::L;
   const AgGemmParams& p = b.p;
   const bool leads = b.index == 0;
   TileLoader<C> loader(b);
-  // A first tile that goes by the cluster's number is known to both blocks; of own rows its loads begin before all else.
-  sched::AgStep step;
-  if (!b.inOrder() && clusterNumber() < p.order.positions) step = p.order.at(clusterNumber());
-  const bool known = step.exists;
-  if constexpr (!C::kGeneral) awaitTurn(b);
   if (known && isOwnRows(b, step.node, step.local)) loader.begin(&p.a, step.shardRow, step.col);
   const uint64_t epoch = loadRelaxed(p.memory.own + protocol::OwnLayout::epoch) + 1;
   Schedule<C> schedule(b);
@@ -170,14 +166,19 @@ __device__ __forceinline__ void storeTiles(const Block<C>& b) {
   LanePlatform<C::kGeneral> platform(p.memory, sched::Role::compute);
   TaskReader<C> tasks(b);
   const uint32_t chunkCols = 128 / b.outBytes();
-  uint32_t counts[2] = {};
-  uint32_t held = 0;  // barrier of the chunk whose store is the newest
+  uint32_t counts[2] = {}, free[2] = {};  // chunks so far, and those whose buffers are free again
+  uint32_t held = 0;  // where they are let go one by one, barrier of the chunk whose store is the newest
   bool entered = false, bad = false;
+  const auto emptyOf = [&](uint32_t group, uint32_t chunk) {
+    return b.at(L::kChunkEmpty + 8 * (group * L::kBuffers + chunk % L::kBuffers));
+  };
   const auto letGo = [&] {
-    if (held == 0) return;
     storesRead<0>();
-    barrierArrive(held);
+    if (held != 0) barrierArrive(held);
     held = 0;
+    for (uint32_t group = 0; group < 2; ++group) {
+      for (; free[group] < counts[group]; ++free[group]) barrierArrive(emptyOf(group, free[group]));
+    }
   };
   for (;;) {
     const RowsTask t = tasks.takeRows();
@@ -193,27 +194,28 @@ __device__ __forceinline__ void storeTiles(const Block<C>& b) {
     const bool whole = t.rank < p.wholeShards;
     const CUtensorMap* const map = whole ? &p.c : &p.shortC;
     const uint32_t all = (t.cols + chunkCols - 1) / chunkCols;
+    // Where there is a buffer for each, one that has just been read is not waited for before the next is stored.
+    const bool together = all <= L::kBuffers;
     for (uint32_t j = 0; j < all; ++j) {
       for (uint32_t group = 0; group < 2; ++group) {
         if (b.rowsOf(t.rows, group) == 0) continue;
         const uint32_t slot = group * L::kBuffers + counts[group] % L::kBuffers;
         barrierWait(b.at(L::kChunkFull + 8 * slot), counts[group] / L::kBuffers & 1);
         ++counts[group];
-        const uint32_t empty = b.at(L::kChunkEmpty + 8 * slot);
         bad = bad || sharedLoadAcquire(b.at(L::kFailed)) != 0;
         if (bad) {
-          letGo();  // or the computing warps would wait for it in vain
-          barrierArrive(empty);
+          letGo();  // or the computing warps would wait in vain
           continue;
         }
         storePlane(map, b.at(L::kChunks + slot * kChunkBytes), t.col + j * chunkCols,
                    t.shardRow + b.index * kBlockRows + group * 64, whole ? t.rank : 0);
         storesCommit();
+        if (together) continue;
         if (held != 0) {
           storesRead<1>();
           barrierArrive(held);
         }
-        held = empty;
+        held = emptyOf(group, free[group]++);
       }
     }
     letGo();

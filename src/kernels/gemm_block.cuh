@@ -103,6 +103,10 @@ struct Task {
 template <class C>
 using StepOf = std::remove_cvref_t<decltype(std::declval<typename C::Params>().order.at(0))>;
 
+__device__ __forceinline__ bool exists(const sched::TileStep&) { return true; }
+__device__ __forceinline__ bool exists(const sched::RsStep& s) { return s.exists; }
+__device__ __forceinline__ bool exists(const sched::AgStep& s) { return s.exists; }
+
 // Its words as AllGather+GEMM has them: all tiles are own ones.
 struct RowsTask {
   uint32_t kind, row, col;
@@ -351,9 +355,6 @@ class Schedule {
     fill(words, step);
     send(words);
   }
-  static __device__ __forceinline__ bool exists(const sched::TileStep&) { return true; }
-  static __device__ __forceinline__ bool exists(const sched::RsStep& s) { return s.exists; }
-  static __device__ __forceinline__ bool exists(const sched::AgStep& s) { return s.exists; }
 
  private:
   __device__ __forceinline__ uint64_t* counter() const { return platform_.own(protocol::OwnLayout::claimCompute); }

@@ -151,10 +151,7 @@ class Computer {
           if (wide) {
             imagesWide(v, t.cols, rows, sum, first, kBand);
           } else {
-            // Two chunks of a tile that waits for nobody are handed on together, where there is a buffer for each of its chunks: what
-            // is stored last may be let go only when the next is.
-            images(v, t.cols, rows, sum, first, kBand,
-                   kBands <= int(L::kBuffers) && !add && kBand % 2 == 0 && (kBand + 1) * 64 < t.cols);
+            images(v, t.cols, rows, sum, first, kBand);
           }
         }
       });
@@ -281,9 +278,7 @@ class Computer {
   __device__ __forceinline__ void giveChunk() {
     fenceAsyncShared();
     __syncwarp();
-    for (; given_ <= chunk_; ++given_) {
-      if (lane_ == 0) barrierArrive(b_.at(L::kChunkFull + 8 * (group_ * L::kBuffers + given_ % L::kBuffers)));
-    }
+    if (lane_ == 0) barrierArrive(b_.at(L::kChunkFull + 8 * (group_ * L::kBuffers + chunk_ % L::kBuffers)));
     ++chunk_;
   }
 
@@ -314,9 +309,8 @@ class Computer {
   }
 
   // Chunks as images of the result; turned: in C's orientation.  sum: they go to this tile's packed node sum, whose rows begin at `first` here.
-  // later: it is handed on with the next.
   __device__ __forceinline__ void images(const float* v, uint32_t cols, uint32_t rows, char* sum, uint32_t first,
-                                         int band, bool later) {
+                                         int band) {
     const uint32_t matrix = lane_ >> 3;
     const uint32_t row = warp_ * 16 + (matrix & 1) * 8 + (lane_ & 7);
     const uint32_t chunk = takeChunk();
@@ -333,11 +327,7 @@ class Computer {
       }
     }
     if (sum != nullptr) storeSum(chunk, sum, first, rows, cols, band * 64, 2);
-    if (later) {
-      ++chunk_;
-    } else {
-      giveChunk();
-    }
+    giveChunk();
   }
   __device__ __forceinline__ void imagesWide(const float* v, uint32_t cols, uint32_t rows, char* sum, uint32_t first,
                                              int band) {
@@ -374,8 +364,7 @@ class Computer {
   const Block<C>& b_;
   const typename C::Params& p_;
   const uint32_t thread_, group_, warp_, lane_;
-  uint32_t stage_ = 0, parity_ = 0, previous_ = 0;
-  uint32_t chunk_ = 0, given_ = 0;  // chunks begun, and handed on
+  uint32_t stage_ = 0, parity_ = 0, previous_ = 0, chunk_ = 0;
   float d_[kN / 2];
   uint4 held_[8];
 };

@@ -76,9 +76,10 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const Block<C> b{p, alignedShared(shared), blockInCluster()};
   const uint32_t warp = threadIdx.x / 32;
 
+  StepOf<C> step;
+  const bool known = warp == 0 && firstTile(b, &step);
   startBlock(b);
-  // Where all compute, the loading warp has something to work out before its turn.
-  if (C::kGeneral || warp != 0) awaitTurn(b);
+  awaitTurn(b);
   // The first clusters to come receive or copy, where there is need; control is with the first of them.  Where all compute, it is
   // with whoever claims the first tile.
   const uint32_t receivers = C::kGeneral ? p.choice.receiveClusters : 0;
@@ -122,7 +123,7 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
           barrierArrive(b.at(L::kDrained));
         }
       } else if (warp == 0) {
-        load<C>(b);
+        load<C>(b, known, step);
       } else {
         store<C>(b, warp - 2);
       }

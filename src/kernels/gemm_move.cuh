@@ -61,18 +61,12 @@ class TileLoader {
   uint32_t stage_ = 0, parity_ = 1, begun_ = 0;
 };
 
-// Loads the operands of every tile.
+// Loads the operands of every tile.  known: `step` is the first, to both blocks, and its loads begin before all else.
 template <class C>
-__device__ __forceinline__ void load(const Block<C>& b) {
+__device__ __forceinline__ void load(const Block<C>& b, bool known, StepOf<C> step) {
   using L = typename C::L;
   const bool leads = b.index == 0;
   TileLoader<C> loader(b);
-  // A first tile that goes by the cluster's number is known to both blocks: its loads begin before all else.
-  StepOf<C> step;
-  bool known = !b.inOrder() && clusterNumber() < b.p.order.positions;
-  if (known) step = b.p.order.at(clusterNumber());
-  known = known && Schedule<C>::exists(step);
-  if constexpr (!C::kGeneral) awaitTurn(b);
   if (known) loader.begin(&b.p.a, step.row, step.col);
   Schedule<C> schedule(b);
   TaskReader<C> tasks(b);
@@ -140,8 +134,8 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
   const bool multi = b.multiNode(), staged = b.staged();
   Pace pace(p.choice.paceNs, group);
   TaskReader<C> tasks(b);
-  uint32_t count = 0, handed = 0;         // chunks so far, bands
-  uint32_t openBanks = 0, openPeers = 0;  // a bit for each peer whose bank may be written, that has entered
+  uint32_t count = 0, letGo = 0, handed = 0;  // chunks so far, those whose buffers are free again, bands
+  uint32_t openBanks = 0, openPeers = 0;      // a bit for each peer whose bank may be written, that has entered
   bool bad = false;
   const auto require = [&](bool ok) {
     if (ok) return;
@@ -196,25 +190,29 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
     if constexpr (C::kSpreads) {
       if (staged) image = bank + b.stagedTile(t.tile) + (b.index * 2 + group) * (64 * C::kN) * outBytes;
     }
+    const auto emptyOf = [&](uint32_t chunk) {
+      return b.at(L::kChunkEmpty + 8 * (group * L::kBuffers + chunk % L::kBuffers));
+    };
+    const auto letAllGo = [&] {
+      if (letGo == count) return;
+      storesRead<0>();
+      for (; letGo < count; ++letGo) barrierArrive(emptyOf(letGo));
+    };
     uint32_t j = 0;
     for (uint32_t band = 1; band <= C::kFlagBands; ++band) {
       const uint32_t all = band * (C::kN / C::kFlagBands / chunkCols);
       const uint32_t until = band < C::kFlagBands && all < chunks ? all : chunks;
-      uint32_t held = 0;
-      for (; j < until; ++j, ++count) {
+      // Where there is a buffer for each, one that has just been read is not waited for before the next is stored.
+      const bool together = until - j <= L::kBuffers;
+      for (; j < until; ++j) {
         const uint32_t slot = group * L::kBuffers + count % L::kBuffers;
         const uint32_t from = b.at(L::kChunks + slot * kChunkBytes);
-        const uint32_t empty = b.at(L::kChunkEmpty + 8 * slot);
         barrierWait(b.at(L::kChunkFull + 8 * slot), count / L::kBuffers & 1);
         // The flag warp marks the block before the computing warps add what has not come.
         bad = bad || sharedLoadAcquire(b.at(L::kFailed)) != 0;
         if ((mine && multi) || bad) {  // a node's sum has been stored by those who made it
-          if (held != 0) {             // or the computing warps would wait for it in vain
-            storesRead<0>();
-            barrierArrive(held);
-            held = 0;
-          }
-          barrierArrive(empty);
+          ++count;
+          letAllGo();  // or the computing warps would wait in vain
           continue;
         }
         if (!mine) {
@@ -243,22 +241,16 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
             }
           }
         }
+        if (!paced) storesCommit();
+        ++count;
         if (paced) {
-          storesRead<0>();
-          barrierArrive(empty);
-        } else {
-          storesCommit();
-          if (held != 0) {
-            storesRead<1>();
-            barrierArrive(held);
-          }
-          held = empty;
+          letAllGo();
+        } else if (!together && letGo + 1 < count) {
+          storesRead<1>();
+          barrierArrive(emptyOf(letGo++));
         }
       }
-      if (held != 0) {
-        storesRead<0>();
-        barrierArrive(held);
-      }
+      letAllGo();
       if (hands && (band == C::kFlagBands || b.bands() > 1)) {
         storesComplete();
         sharedStoreRelease(b.at(L::kHanded + 4 * group), ++handed);

@@ -62,9 +62,20 @@ __device__ __forceinline__ void warmUp(const typename C::Params& p, uint32_t thr
   }
 }
 
+// The tile of a cluster that goes by its number, for the loading warp to work out while others make the barriers: its words of the
+// parameters come one line of the cache after the other.  False: it has to ask.
+template <class C>
+__device__ __forceinline__ bool firstTile(const Block<C>& b, StepOf<C>* step) {
+  // There are always steps; but where they stand is read too before there is nothing else to wait for.
+  if (b.inOrder() || clusterNumber() >= b.p.order.positions || b.p.kSteps == 0) return false;
+  *step = b.p.order.at(clusterNumber());
+  return exists(*step);
+}
+
 template <class C>
 __device__ __forceinline__ void startBlock(const Block<C>& b) {
-  if (threadIdx.x == 0) initBarriers<C>(b);
+  // Not by the loading warp, which has something else to do.
+  if (threadIdx.x == 32) initBarriers<C>(b);
   warmUp<C>(b.p, threadIdx.x);
   // The words in this block's memory; barriers have a fence of their own.
   __syncthreads();
