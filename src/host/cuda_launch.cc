@@ -1,5 +1,7 @@
 // Launches of the CUDA platform: choices, the launch itself, the order of streams and captures, and whether any is under way.
 #include <algorithm>
+#include <chrono>
+#include <thread>
 
 #include "host/ag_gemm_call.h"
 #include "host/cuda_platform.h"
@@ -227,7 +229,10 @@ bool CudaPlatform::busy(bool strict) {
           (captureId_ != 0 ? strict && state != StreamState::lost : view_[OwnLayout::blocksLeft] < begun_))
         return true;
     }
-    return running();
+    if (running()) return true;
+    // A block is counted before its last stores, to peers too, have arrived: behind a full link that takes some microseconds.
+    if (state != StreamState::empty) std::this_thread::sleep_for(std::chrono::microseconds(100));
+    return false;
   } catch (const Error& e) {
     if (e.code() == mkErrorTimeout) return true;
     MK_WARN(launch, "%s", e.what());

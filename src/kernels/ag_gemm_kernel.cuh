@@ -35,7 +35,7 @@ __device__ __forceinline__ void watch(const Block<C>& b, bool computes, bool con
   LanePlatform<C::kGeneral> platform(b.p.memory, sched::Role::control);
   // A launch that only leaves, behind one that has failed, does not enter: its peers may still look at what that one told them.  Nor
   // must it complete that one's count.
-  const bool leaving = lane == 0 && platform.leaving();
+  bool leaving = lane == 0 && platform.leaving();
   if (lane == 0 && controls && (leaving || !protocol::enter(platform, b.p.hash)))
     sharedStoreRelease(b.at(L::kFailed), 1);
   __syncwarp();
@@ -46,6 +46,8 @@ __device__ __forceinline__ void watch(const Block<C>& b, bool computes, bool con
   const bool early = b.alone() && b.p.choice.movers == 0;
   uint64_t* const finished = platform.own(protocol::OwnLayout::finished);
   uint64_t before = 0;
+  // A block that is marked already has left out a tile.
+  leaving = leaving || sharedLoadAcquire(b.at(L::kFailed)) != 0;
   if (early && !leaving) before = addRelaxed(finished, 1);
   barrierWait(b.at(L::kDrained), 0);
   if (leaving || sharedLoadAcquire(b.at(L::kFailed)) != 0) return;

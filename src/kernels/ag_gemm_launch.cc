@@ -3,6 +3,8 @@
 
 namespace mk::kernels {
 
+static_assert(kMaxLocals <= sched::AgMoves::kMostLocals);
+
 std::string launchAgGemm(const RankMemory& memory, const sched::AgGemmPlan& plan, const sched::KernelChoice& choice,
                          uint32_t hash, const AgGemmOperands& op, cudaStream_t stream) {
   AgGemmParams p = {};

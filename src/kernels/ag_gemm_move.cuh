@@ -105,6 +105,8 @@ __device__ __forceinline__ void loadRows(const Block<C>& b, bool known, sched::A
     if (!told) more = schedule.announce(&step);
   }
   barrierArrive(b.at(L::kDrained));
+  loader.drain();
+  if (leads) schedule.drain();
 }
 
 // All threads of a warp.  Until the rows under this block's part of each tile are there; one flag a thread.  After a failure it
@@ -183,10 +185,12 @@ __device__ __forceinline__ void storeTiles(const Block<C>& b) {
   for (;;) {
     const RowsTask t = tasks.takeRows();
     if (t.kind == taskEnd) break;
-    // User memory is written once all have entered with the same plan.
+    // User memory is written once all have entered with the same plan, and not by a launch that only leaves: those of the one that
+    // failed had entered.
     if (!entered && !bad && !b.alone()) {
       // Producer: this launch's control agent.
-      bad = !platform.wait(protocol::own(protocol::OwnLayout::allEntered), platform.epoch(), protocol::Match::equal,
+      bad = platform.leaving() ||
+            !platform.wait(protocol::own(protocol::OwnLayout::allEntered), platform.epoch(), protocol::Match::equal,
                            protocol::Why{protocol::Stage::entered, -1, -1, 0});
       if (bad) sharedStoreRelease(b.at(L::kFailed), 1);
     }

@@ -215,6 +215,7 @@ class TaskReader {
   }
   // One thread of each reader, after all its threads have read.  The arrival goes to another block, by another way than the loads,
   // and nothing orders it behind them: it may free the slot before it has been read.  So its address depends on what they have brought, by `read`.
+  // Not of the end: nobody waits for that, and the block it goes to might have left (Schedule::drain).
   __device__ __forceinline__ void release(uint32_t read) const {
     barrierArriveAt(inBlock(block_.at(L::kTaskEmpty + 8 * slot_), 0) + read);
   }
@@ -229,18 +230,19 @@ class TaskReader {
     wait();
     const uint32_t at = block_.at(L::kTasks + kTaskBytes * slot_);
     const uint4 a = sharedLoad(at), b = sharedLoad(at + 16), c = C::kGeneral ? sharedLoad(at + 32) : uint4{};
-    release(zeroOf(a, b, c));
+    const Task t = unpack(a, b, c);
+    if (t.kind != taskEnd) release(zeroOf(a, b, c));
     next();
-    return unpack(a, b, c);
+    return t;
   }
   __device__ __forceinline__ RowsTask takeRows() {
     wait();
     const uint32_t at = block_.at(L::kTasks + kTaskBytes * slot_);
     const uint4 a = sharedLoad(at), b = sharedLoad(at + 16), c = sharedLoad(at + 32);
-    release(zeroOf(a, b, c));
-    next();
     RowsTask t;
     t.kind = a.x & 0xff;
+    if (t.kind != taskEnd) release(zeroOf(a, b, c));
+    next();
     t.local = a.x >> 8;
     t.row = a.y;
     t.col = a.z;
@@ -347,6 +349,12 @@ class Schedule {
     if (!end) fill(words, *step);
     send(words);
     return !end;
+  }
+  // Once all has been told: until all readers have released the tiles, so that no arrival is on its way to a block that leaves.
+  __device__ __forceinline__ void drain() const {
+    const uint32_t tiles = count_ - 1;  // and the end
+    for (uint32_t i = tiles > kTaskSlots ? tiles - kTaskSlots : 0; i < tiles; ++i)
+      barrierWait(b_.at(L::kTaskEmpty + 8 * (i % kTaskSlots)), i / kTaskSlots & 1);
   }
   // A first tile that goes by the cluster's number, and exists.
   __device__ __forceinline__ void announceFirst(const StepOf<C>& step) {

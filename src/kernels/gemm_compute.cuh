@@ -84,7 +84,7 @@ class Computer {
       tasks.wait();
       uint32_t read = 0;
       const Task t = tasks.readUniform(&read);
-      if (lane_ == 0) tasks.release(read);
+      if (lane_ == 0 && t.kind != taskEnd) tasks.release(read);
       tasks.next();
       if (t.kind == taskEnd) return;
       const bool mine = t.kind == taskMine;

@@ -32,6 +32,13 @@ class TileLoader {
     }
     begun_ = 0;
   }
+  // Once all is loaded: until it has been multiplied, in both blocks, so that no arrival is on its way to a block that leaves.
+  __device__ __forceinline__ void drain() {
+    for (uint32_t i = 0; i < L::kStages; ++i) {
+      barrierWait(b_.at(L::kEmpty + 8 * stage_), parity_);
+      next();
+    }
+  }
 
  private:
   // So many are on their way before all else is told.
@@ -51,6 +58,9 @@ class TileLoader {
     } else {
       loadBoxToAll(half, &p.b, k * kStepK, col, full, 3);
     }
+    next();
+  }
+  __device__ __forceinline__ void next() {
     if (++stage_ == L::kStages) {
       stage_ = 0;
       parity_ ^= 1;
@@ -101,6 +111,8 @@ __device__ __forceinline__ void load(const Block<C>& b, bool known, StepOf<C> st
     }
   }
   barrierArrive(b.at(L::kDrained));
+  loader.drain();
+  if (leads) schedule.drain();
 }
 
 // Spreads this warpgroup's stores to peers over time.  The warpgroups of all blocks begin one after the other: what they would
@@ -334,9 +346,11 @@ class FlagKeeper {
     // Without peers nobody is told anything, and whoever has no tile left uses none of the words that the last resets: the count
     // is on its way while the last tile is being stored.
     const bool alone = b_.alone();
-    if (alone && !leaving_) before = addRelaxed(finished, kBlockFinished);
+    // A block that is marked already has left out a tile.
+    const bool leaving = leaving_ || sharedLoadAcquire(b_.at(L::kFailed)) != 0;
+    if (alone && !leaving) before = addRelaxed(finished, kBlockFinished);
     barrierWait(b_.at(L::kDrained), 0);
-    if (leaving_ || sharedLoadAcquire(b_.at(L::kFailed)) != 0) return false;
+    if (leaving || sharedLoadAcquire(b_.at(L::kFailed)) != 0) return false;
     // One word counts blocks that have finished and own tiles that are out.
     if (!alone) before = addAcqRel(finished, kBlockFinished | out_);
     if (out_ != 0 && !b_.staged() && b_.locals() > 1 && static_cast<uint32_t>(before) + out_ == p_.ownedParts) {

@@ -4,7 +4,7 @@
 // that is a window; an ordinary `gathered` is filled from the heap.  Peers' memory is written, never read.
 //
 // Deadlock freedom.  Nobody waits for a compute agent or for copyOut.  Moving the own shard waits for nothing but the peer's
-// entering, and comes before all other moves (sched/ag_gemm.h).  The sender waits for moves of its own shard, then on a ring for
+// entering (on one GPU node its done() of the operation before last), and comes before all other moves (sched/ag_gemm.h).  The sender waits for moves of its own shard, then on a ring for
 // what the node before sends: that is its own shard, which waits for no other node, then what it has received one step earlier,
 // so by induction over the steps all of it comes.  Moves of what arrives wait for a sender alone.  So every chunk comes, as long
 // as one agent of each role runs; roles are taken by ticket, so it does.

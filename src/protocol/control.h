@@ -4,7 +4,7 @@
 // steps is safe:
 //  - My bank of epoch e may be written once every neighbour has published done(e-2); I publish entered(e) only then, and no
 //    neighbour sends me a byte before it has seen that word and compared the plan hash in it.  (With a single node,
-//    partial results may go ahead of that, as soon as the sender has seen my done(e-2): nobody else's writes to that bank can
+//    partial results and rows of A may go ahead of that, as soon as the sender has seen my done(e-2): nobody else's writes to that bank can
 //    be repeated, and nothing made of them reaches user memory unless the plans agree.)
 //  - done(e) says: I have consumed what was sent to me in e, and my own network writes up to e have completed, so that none
 //    can be repeated later.  If some have not when the launch ends, the next launch publishes it (settle).

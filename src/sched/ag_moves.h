@@ -10,6 +10,7 @@ namespace mk::sched {
 
 // For dimensions below 2^31 of an A that fits into a memory: then there are less than 2^32 moves.
 struct AgMoves {
+  static constexpr uint32_t kMostLocals = 32;  // bits of `senders`
   using Target = AgGemmPlan::Target;
   using Move = AgGemmPlan::Move;
   using Copy = AgGemmPlan::Copy;
