@@ -183,8 +183,7 @@ MK_ROLE(stalled) {
   cudaStream_t stream = newStream();
   const Large large(rank, comm);
   rank.meet("ready");
-  // A rank whose kernels have not begun when it is stopped is late, and has no deadline.  Launches go in at once, but ranks that
-  // share a GPU take turns there: both have entered, and have the GPU, when the first launch has ended.
+  // A rank whose kernels have not begun when it is stopped is late, and has no deadline.
   expect(large.launch(comm, stream), "first launch", comm);
   test::synchronize(stream);
   rank.meet("entered");
@@ -198,6 +197,8 @@ MK_ROLE(stalled) {
 
 TEST_CASE("a rank whose process is stopped in mid-kernel is named within the deadline", "[failures]") {
   MK_NEED_GPUS(2);
+  if (test::oneGpu() != test::OneGpu::no)
+    MK_SKIP_TEST("needs two GPUs: ranks that take turns on one may not have entered when they are stopped, and then have no deadline");
   const std::string op = GENERATE("reduce", "scatter", "gather");
   // Within a node nothing but the GPU is needed: a stopped process stalls only the network.
   Crew crew("stalled", {2, 1}, {{"op", op}}, {"MKERNEL_LOOPBACK_GBPS=20"}, Crew::Ranks::processes);
