@@ -198,7 +198,9 @@ MK_ROLE(stalled) {
 TEST_CASE("a rank whose process is stopped in mid-kernel is named within the deadline", "[failures]") {
   MK_NEED_GPUS(2);
   if (test::oneGpu() != test::OneGpu::no)
-    MK_SKIP_TEST("needs two GPUs: ranks that take turns on one may not have entered when they are stopped, and then have no deadline");
+    MK_SKIP_TEST(
+        "needs two GPUs: ranks that take turns on one may not have entered when they are stopped, and then have no "
+        "deadline");
   const std::string op = GENERATE("reduce", "scatter", "gather");
   // Within a node nothing but the GPU is needed: a stopped process stalls only the network.
   Crew crew("stalled", {2, 1}, {{"op", op}}, {"MKERNEL_LOOPBACK_GBPS=20"}, Crew::Ranks::processes);
