@@ -266,6 +266,8 @@ TEST_CASE("a peer that is slow for longer than the deadline, but gets on, is not
 }
 
 TEST_CASE("a deadline that has passed comes with what every rank's proxy has counted") {
+  // Agents that write the card's queues themselves pass neither the ring, where one is held here, nor the proxy's counts.
+  if (const char* const direct = std::getenv("MKERNEL_DIRECT_POST"); direct != nullptr && direct[0] == '1') return;
   const char* const contract = std::getenv("MKERNEL_LOOPBACK_CONTRACT");
   // Else the flags change without the proxy.
   const bool notified =
