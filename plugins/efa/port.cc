@@ -177,7 +177,9 @@ int64_t Port::write(const Posting& posting) {
   message.rma_iov_count = 1;
   message.context = posting.context;
   message.data = posting.data;
-  return fi_writemsg(endpoint_.get(), &message, kWriteFlags | (posting.more ? FI_MORE : 0));
+  // Without FI_MORE: a provider that holds a write back for the next may not let it go where the next gets EAGAIN, or where it is
+  // one of those that it posts again itself (libfabric's efa before 2.7).
+  return fi_writemsg(endpoint_.get(), &message, kWriteFlags);
 }
 
 void Port::stop() {

@@ -43,7 +43,6 @@ struct Posting {
   uint64_t remoteAddress, remoteKey;
   uint64_t data;  // travels with it
   void* context;  // a fi_context2 that stays until the completion
-  bool more;      // another one follows at once
 };
 
 struct Completion {

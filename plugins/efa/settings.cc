@@ -3,6 +3,7 @@
 
 #include <sys/auxv.h>
 
+#include "common/failure.h"
 #include "common/params.h"
 
 namespace mk::plugin::efa {
@@ -10,6 +11,9 @@ namespace mk::plugin::efa {
 Settings readSettings(const mkTransportHost_t& host) {
   Settings settings;
   settings.provider = readText(host, "MKERNEL_EFA_PROVIDER", settings.provider);
+  if (settings.provider.empty() || settings.provider.find_first_of("^,") != std::string::npos)
+    fail(mkErrorInvalidArgument, "MKERNEL_EFA_PROVIDER=%s: one provider's name is legal, as efa or tcp;ofi_rxm",
+         settings.provider.c_str());
   std::string domains = readText(host, "MKERNEL_EFA_DOMAIN", "");
   for (size_t comma = 0; !domains.empty(); domains.erase(0, comma == domains.npos ? comma : comma + 1)) {
     comma = domains.find(',');

@@ -94,7 +94,6 @@ bool Endpoint::pump(Peer& peer) {
     posting.data = flight.write.immediate;
     if (provider_.senderInData()) posting.data |= static_cast<uint64_t>(self_) << 32;
     posting.context = &contexts_[number];
-    posting.more = peer.waiting.size() > 1 && peer.sent + 1 < peer.allowed && posted_ + 1 < postLimit_;
     const int64_t result = port_->write(posting);
     if (result == -FI_EAGAIN) return any;
     if (result != 0) {

@@ -169,14 +169,30 @@ void Connection::put(uint32_t opcode, uint8_t flags, uint64_t address, uint32_t 
   ++posted_;
 }
 
+namespace {
+
+// What was stored before is seen by the card before what is stored next, also where that goes to a register that is mapped
+// write-combining, which an ordinary store may pass.
+void cardFence() {
+#if defined(__x86_64__)
+  __builtin_ia32_sfence();
+#elif defined(__aarch64__)
+  asm volatile("dmb oshst" ::: "memory");
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+
+}  // namespace
+
 // Entries, then the record, then the doorbell, in this order for the card.
 void Connection::ring() {
+  cardFence();
   std::atomic_ref<__be32>(records_[MLX5_SND_DBR])
       .store(htobe32(static_cast<uint32_t>(posted_ & 0xffff)), std::memory_order_release);
+  cardFence();
   std::atomic_ref<uint64_t>(*static_cast<uint64_t*>(doorbell_)).store(lastControl_, std::memory_order_release);
-#if defined(__x86_64__)
-  __builtin_ia32_sfence();  // the register is mapped write-combining: do not let it linger
-#endif
+  cardFence();  // nor may it linger
 }
 
 int Connection::post(int peer, const mkTransportWrite_t* writes, int count, std::deque<mkTransportEvent_t>& events) {

@@ -175,8 +175,9 @@ void Endpoint::deregisterMemory(void* handle) {
   board_->withdraw(memory);
   // A device that loses memory it is reading from breaks the connection, so it is given a moment.
   progressUntil(Clock::now() + std::chrono::seconds(2), [&] { return memory.underWay == 0; });
+  const auto reads = [&](const Connection& c) { return c.ledger.holds(&memory); };
   for (Peer& peer : peers_)
-    if (memory.underWay > 0 && !peer.idle())
+    if (std::any_of(peer.connections.begin(), peer.connections.end(), reads))
       endOf(peer, mkErrorInvalidUsage, "memory was deregistered with writes from it under way", false);
   registrations_.erase(found);
 }

@@ -60,6 +60,11 @@ class SendLedger {
       done(posted);
     }
   }
+  bool holds(const LocalMemory* source) const {
+    for (const Posted& posted : posted_)
+      if (posted.source == source) return true;
+    return false;
+  }
   // Everything that is left.
   template <typename Each>
   void drop(Each&& each) {

@@ -141,13 +141,24 @@ class BasePlatform {
   }
   // NOLINTNEXTLINE(readability-non-const-parameter): stored to, through an atomic_ref
   void storeRecord(uint32_t* record, uint32_t value) {
+    cardFence();
     std::atomic_ref<uint32_t>(*record).store(value, std::memory_order_release);
   }
   // NOLINTNEXTLINE(readability-non-const-parameter)
   void storeDoorbell(uint64_t* doorbell, uint64_t value) {
+    cardFence();
     std::atomic_ref<uint64_t>(*doorbell).store(value, std::memory_order_release);
+    cardFence();  // nor may it linger
+  }
+  // What was stored before is seen by the card before what is stored next, also where that goes to a register that is mapped
+  // write-combining, which an ordinary store may pass.
+  static void cardFence() {
 #if defined(__x86_64__)
-    __builtin_ia32_sfence();  // a card's registers may be mapped write-combining: do not let it linger
+    __builtin_ia32_sfence();
+#elif defined(__aarch64__)
+    asm volatile("dmb oshst" ::: "memory");
+#else
+    std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
   }
   template <class Work>

@@ -204,6 +204,10 @@ class Reader {
 
  private:
   void warn(std::string text) { warnings_->push_back(std::move(text)); }
+  std::string orNegative(const Member& member) const {
+    const std::string value = valueOf(defaults_, member);
+    return value[0] == '-' ? ", or " + value : "";
+  }
 
   void set(std::string_view name, std::string_view text, const std::string& source, const std::string& place) {
     const Entry* entry = findEntry(name);
@@ -213,7 +217,8 @@ class Reader {
     }
     const auto assign = [&](auto pointer) {
       auto value = params_.*pointer;
-      const bool good = parse(text, &value);
+      // The default is legal also where it is none of the others, as -1 for "chosen".
+      const bool good = parse(text, &value) || print(defaults_.*pointer) == text;
       if (good) params_.*pointer = value;
       return good;
     };
@@ -222,11 +227,13 @@ class Reader {
       oldSource = source;
     else
       warn(place + ": " + entry->name + "=\"" + std::string(text) + "\" is ignored; legal is " +
-           legalValues(entry->member) + "; " + valueOf(params_, entry->member) + " (" + oldSource + ") stands");
+           legalValues(entry->member) + orNegative(entry->member) + "; " + valueOf(params_, entry->member) + " (" +
+           oldSource + ") stands");
   }
 
   std::vector<std::string>* warnings_;
   Params params_;
+  const Params defaults_;
   std::vector<std::string> sources_;  // by index in entries
 };
 

@@ -260,7 +260,8 @@ std::shared_ptr<Transport> TransportLoader::acquire(const std::string& name) {
     reasons += candidate + ": " + describe(entry.status);
   }
   if (name.empty()) fail(mkErrorTransport, "no network transport is usable: %s", reasons.c_str());
-  fail(mkErrorTransport, "the network transport asked for is not usable: %s", reasons.c_str());
+  fail(mkErrorTransport, "the network transport asked for (MKERNEL_NET, or transport in mkConfig_t) is not usable: %s",
+       reasons.c_str());
 }
 
 std::vector<TransportStatus> TransportLoader::statuses() {

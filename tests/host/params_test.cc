@@ -87,6 +87,16 @@ TEST_CASE("integers are read strictly", "[params]") {
   }
 }
 
+TEST_CASE("a default below 0 may be asked for, and no other number below 0", "[params]") {
+  CHECK(readAll({"MKERNEL_IB_GID_INDEX=3"}).params.ibGidIndex == 3);
+  const Reading chosen = readAll({"MKERNEL_IB_GID_INDEX=-1"});
+  CHECK(chosen.warnings.empty());
+  CHECK(describe(chosen, "MKERNEL_IB_GID_INDEX").source == "environment");
+  const Reading bad = readAll({"MKERNEL_IB_GID_INDEX=-2"});
+  REQUIRE(bad.warnings.size() == 1);
+  CHECK(contains(bad.warnings[0], ", or -1; -1 (default) stands"));
+}
+
 TEST_CASE("decimal numbers are read strictly", "[params]") {
   for (const char* good : {"0", "0.25", "1e-3", "12"}) {
     INFO(good);

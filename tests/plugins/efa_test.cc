@@ -101,6 +101,9 @@ TEST_CASE("efa: not usable, and why") {
                 {"libfabric cannot be loaded: /nowhere/libfabric.so.1: cannot open"}) == "");
   CHECK(missing(refusal(over("net", {{"MKERNEL_EFA_LIBRARY", "libm.so.6"}})), {"exports no fi_getinfo"}) == "");
   CHECK(missing(refusal(over("nosuch")), {"provider nosuch (MKERNEL_EFA_PROVIDER): no device"}) == "");
+  for (const char* const several : {"^tcp", "efa,shm"})
+    CHECK(missing(refusal(over(several)), {std::string("MKERNEL_EFA_PROVIDER=") + several, "one provider's name"}) ==
+          "");
   CHECK(missing(refusal(over("net", {{"MKERNEL_EFA_DOMAIN", "nosuch0"}})), {"a name in MKERNEL_EFA_DOMAIN"}) == "");
   CHECK(missing(refusal(over("net", {{"MKERNEL_EFA_OUTSTANDING", "0"}})),
                 {"MKERNEL_EFA_OUTSTANDING=0: must be an integer from 1 to 4096"}) == "");

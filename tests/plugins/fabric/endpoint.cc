@@ -64,6 +64,7 @@ int check(Endpoint& endpoint, const fi_msg_rma& message, uint64_t flags) {
   if (to.len > number("most", size_t{1} << 30)) return breach("a write of %zu bytes", to.len);
   if ((flags & FI_DELIVERY_COMPLETE) == 0 || (flags & FI_COMPLETION) == 0 || (flags & FI_REMOTE_CQ_DATA) == 0)
     return breach("a write with flags %#llx", static_cast<unsigned long long>(flags));
+  if ((flags & FI_MORE) != 0) return breach("a write with FI_MORE, which may be held back for ever");
   if (message.data > 0xffffffffu) return breach("data of more than 4 bytes");
   auto* const region = message.desc != nullptr ? static_cast<Region*>(message.desc[0]) : nullptr;
   if (endpoint.domain->regions.count(region) == 0)
@@ -105,7 +106,7 @@ ssize_t forward(Endpoint& endpoint, std::unique_ptr<Op>& op) {
   message.rma_iov_count = 1;
   message.context = op.get();
   message.data = op->data;
-  const ssize_t result = fi_writemsg(endpoint.inner, &message, op->flags & ~static_cast<uint64_t>(FI_MORE));
+  const ssize_t result = fi_writemsg(endpoint.inner, &message, op->flags);
   if (result != 0) return result;
   Op* const key = op.get();
   endpoint.posted[key] = std::move(op);
