@@ -177,8 +177,8 @@ int64_t Port::write(const Posting& posting) {
   message.rma_iov_count = 1;
   message.context = posting.context;
   message.data = posting.data;
-  // Without FI_MORE: a provider that holds a write back for the next may not let it go where the next gets EAGAIN, or where it is
-  // one of those that it posts again itself (libfabric's efa before 2.7).
+  // Without FI_MORE: what is held back for the next stays where the next gets EAGAIN, and libfabric's efa held back for ever what
+  // it had queued by itself (its pull request 12623).
   return fi_writemsg(endpoint_.get(), &message, kWriteFlags);
 }
 

@@ -266,8 +266,9 @@ TEST_CASE("a peer that is slow for longer than the deadline, but gets on, is not
 }
 
 TEST_CASE("a deadline that has passed comes with what every rank's proxy has counted") {
-  // Agents that write the card's queues themselves pass neither the ring, where one is held here, nor the proxy's counts.
-  if (const char* const direct = std::getenv("MKERNEL_DIRECT_POST"); direct != nullptr && direct[0] == '1') return;
+  if (const char* const direct = std::getenv("MKERNEL_DIRECT_POST"); direct != nullptr && direct[0] == '1')
+    MK_SKIP_TEST(
+        "agents that write the card's queues pass neither the ring, where one is held, nor the proxy's counts");
   const char* const contract = std::getenv("MKERNEL_LOOPBACK_CONTRACT");
   // Else the flags change without the proxy.
   const bool notified =
@@ -310,7 +311,7 @@ TEST_CASE("a deadline that has passed comes with what every rank's proxy has cou
 }
 
 TEST_CASE("the longest time for which a thread was held up is seen") {
-  if (test::kSanitized) return;  // they do not like the fork
+  if (test::kSanitized) MK_SKIP_TEST("the sanitizers do not like the fork");
   int answer[2];
   REQUIRE(pipe(answer) == 0);
   const pid_t child = fork();
