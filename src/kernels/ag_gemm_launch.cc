@@ -22,9 +22,10 @@ std::string launchAgGemm(const RankMemory& memory, const sched::AgGemmPlan& plan
   p.gatheredStride = op.gatheredStride;
   if (shards.ranks == 1 && plan.shape.gathered == sched::Gathered::none) p.choice.movers = 0;
 
-  p.wholeShards = static_cast<uint32_t>(shards.height() == 0 ? 0 : shards.m / shards.height());
-  const uint64_t inWhole = p.wholeShards * shards.height();
-  maps.writesPlanes(&p.c, {"C", op.out, op.c, shards.height(), n, op.cStride}, 64, p.wholeShards);
+  const uint64_t planeRows = plan.spanning ? shards.m : shards.height();
+  p.wholeShards = static_cast<uint32_t>(planeRows == 0 ? 0 : shards.m / planeRows);
+  const uint64_t inWhole = p.wholeShards * planeRows;
+  maps.writesPlanes(&p.c, {"C", op.out, op.c, planeRows, n, op.cStride}, 64, p.wholeShards);
   char* const shortC = inWhole == shards.m ? nullptr : op.c + inWhole * op.cStride * typeBytes(op.out);
   maps.writesPlanes(&p.shortC, {"C", op.out, shortC, shards.m - inWhole, n, op.cStride}, 64, 1);
   const char* const heap = memory.heaps[memory.place.local];
@@ -36,18 +37,22 @@ std::string launchAgGemm(const RankMemory& memory, const sched::AgGemmPlan& plan
       &p.all,
       {"gathered", op.in, plan.windowed() ? op.gathered[memory.place.local] : nullptr, shards.m, k, op.gatheredStride},
       128);
-  if (plan.sliceCols != 0) {
+  // A box is 128 bytes across, as low ones would be in all.
+  constexpr uint64_t kLeastBoxRows = 16, kMostBoxRows = 64;
+  if (plan.sliceCols != 0 && plan.chunkRows >= kLeastBoxRows) {
+    p.boxRows = static_cast<uint32_t>(sched::smaller(plan.chunkRows, kMostBoxRows));
+    p.boxesPerPiece = static_cast<uint32_t>(kMostBoxRows / p.boxRows);
     const uint64_t rows = shards.rows(plan.mine().rank), first = shards.first(plan.mine().rank);
-    maps.reads(&p.shard, {"A", op.in, op.a, rows, k, op.aStride}, 64);
+    maps.reads(&p.shard, {"A", op.in, op.a, rows, k, op.aStride}, p.boxRows);
     for (uint32_t l = 0; l < memory.place.locals; ++l) {
-      if (l == memory.place.local) continue;
+      if (l == memory.place.local && !plan.spanning) continue;
       for (uint32_t bank = 0; bank < 2; ++bank) {
         if (plan.windowed()) {
           char* const at = op.gathered[l] + first * op.gatheredStride * typeBytes(op.in);
-          maps.writes(&p.atPeer[l][bank], {"a peer's gathered", op.in, at, rows, k, op.gatheredStride}, 64);
+          maps.writes(&p.atPeer[l][bank], {"a rank's gathered", op.in, at, rows, k, op.gatheredStride}, p.boxRows);
         } else {
           char* const at = memory.heaps[l] + memory.heapLayout.data(bank) + plan.packed(plan.mine(), 0);
-          maps.writes(&p.atPeer[l][bank], {"a peer's gathered rows", op.in, at, rows, k, k}, 64);
+          maps.writes(&p.atPeer[l][bank], {"a rank's gathered rows", op.in, at, rows, k, k}, p.boxRows);
         }
       }
     }

@@ -16,7 +16,7 @@ __device__ __forceinline__ bool isOwnRows(const Block<C>& b, uint32_t node, uint
   return local == b.local() && (!b.multiNode() || node == b.p.memory.place.node);
 }
 
-// Which matrix has the rows of a shard, and in which of its rows the shard begins.
+// Which matrix has the rows of a shard, or of the whole A, and in which of its rows they begin.
 template <class C>
 struct RowsSource {
   const CUtensorMap* map;
@@ -109,6 +109,16 @@ __device__ __forceinline__ void loadRows(const Block<C>& b, bool known, sched::A
   if (leads) schedule.drain();
 }
 
+// For whose chunk of a tile's rows: of the whole A it is known by its number.
+template <class C>
+__device__ __forceinline__ protocol::Why whyOf(const Block<C>& b, const RowsTask& t, uint32_t chunk) {
+  if (t.local != b.locals()) return {protocol::Stage::peerRows, static_cast<int32_t>(t.local), -1, chunk};
+  // On one node local ranks are numbered as ranks are.
+  const uint32_t rank = b.p.moves.byChunks.divide(chunk), inShard = chunk - rank * b.p.moves.mostChunks;
+  if (rank == b.local()) return {protocol::Stage::ownRows, -1, -1, inShard};
+  return {protocol::Stage::peerRows, static_cast<int32_t>(rank), -1, inShard};
+}
+
 // All threads of a warp.  Until the rows under this block's part of each tile are there; one flag a thread.  After a failure it
 // lets everyone go on: the block stores nothing more.
 template <class C>
@@ -133,7 +143,7 @@ __device__ __forceinline__ void watchRows(const Block<C>& b, uint32_t lane) {
     share(&t.endChunk);
     for (uint32_t slice = 0; slice < slices && !failed && !isOwnRows(b, t.node, t.local); ++slice) {
       for (uint32_t chunk = t.firstChunk + lane; chunk < t.endChunk && !failed; chunk += 32) {
-        protocol::Why why{protocol::Stage::peerRows, static_cast<int32_t>(t.local), -1, chunk};
+        protocol::Why why = whyOf(b, t, chunk);
         uint64_t offset = flags + p.moves.chunkFlag(t.rank, chunk, slice) * 8;
         if (b.multiNode() && t.local == b.local()) {
           const uint32_t distance = p.moves.distanceTo(t.node);
@@ -141,10 +151,11 @@ __device__ __forceinline__ void watchRows(const Block<C>& b, uint32_t lane) {
           offset = sched::arrivalFlag(p.memory.heapLayout, p.memory.controlLayout, p.moves.slot(distance, chunk),
                                       p.moves.sender(distance), epoch);
         }
-        // Producer: local rank t.local, in Mover::raise(); or, of my own rail, the node before or t.node, in send().
+        // Producer: local rank t.local, or whose the chunk is, in Mover::raise(); or, of my own rail, the node before or t.node,
+        // in send().
         failed = !platform.wait(protocol::heap(b.local(), offset), epoch, protocol::Match::equal, why);
       }
-      // The rows were written by peers' copy units or a card, and the copy unit reads them next.
+      // The rows were written by copy units, peers' ones too, or by a card, and the copy unit reads them next.
       fenceAsyncGlobal();
       failed = __any_sync(0xffffffffu, failed);
       if (lane == 0) {
@@ -272,25 +283,23 @@ class Mover {
       if (t.distance > 0 && !awaitChunk(t.from, t.chunk)) return false;
       const uint64_t row = t.chunk * moves_.chunkRows;
       const uint32_t rows = moves_.rowsIn(t.from.rank, static_cast<uint32_t>(t.chunk));
-      const Rows from = rowsOf(t.from, row);
       bool ok = true;
-      if (t.target == Moves::Target::bank) {
-        ok = copy(from, inBank(b_.local(), t.from, row), rows, [&] {
+      if (t.target == Moves::Target::bank && b_.multiNode()) {
+        ok = copy(rowsOf(t.from, row), inBank(b_.local(), t.from, row), moves_.rowBytes, rows, [&] {
           return own(OwnLayout::bankOpen, Why{Stage::bank, -1, -1, 0});
         });
         storesComplete();
         if (ok) storeReleaseSystem(flag(b_.local(), moves_.chunkFlag(t.from.rank, t.chunk)), platform_.epoch());
-      } else if (t.target == Moves::Target::peer) {
-        const auto open = [&] { return openPeer(t.peer); };
-        if (moves_.sliceCols != 0) {
-          ok = copyBoxes(t, rows, open);
-        } else {
-          ok = copy(from, moves_.windowed ? inGathered(t.peer, t.from, row) : inBank(t.peer, t.from, row), rows, open);
-        }
-        if (ok) pending_ = flag(t.peer, moves_.chunkFlag(t.from.rank, t.chunk, t.slice));
+      } else if (t.target != Moves::Target::self || moves_.selfAnnounced) {
+        ok = copySlice(t, row, rows);
+        // Of rows in place nothing was under way by which the one before could be raised.
+        flush();
+        pending_ = !ok ? nullptr : flag(t.peer, moves_.chunkFlag(t.from.rank, t.chunk, t.slice));
+        pendingHere_ = t.peer == b_.local();
         since_ = 0;
       } else if (p_.plan.shape.gathered != sched::Gathered::none) {
-        ok = copy(from, inGathered(b_.local(), t.from, row), rows, [&] { return allEntered(); });
+        ok = copy(rowsOf(t.from, row), inGathered(b_.local(), t.from, row), moves_.rowBytes, rows,
+                  [&] { return allEntered(); });
       }
       if (!ok) return false;
       platform_.progress();
@@ -307,7 +316,7 @@ class Mover {
       if (!t.exists) continue;
       if (!awaitChunk(t.from, t.chunk)) return false;
       const uint64_t row = t.chunk * moves_.chunkRows;
-      if (!copy(rowsOf(t.from, row), inGathered(b_.local(), t.from, row),
+      if (!copy(rowsOf(t.from, row), inGathered(b_.local(), t.from, row), moves_.rowBytes,
                 moves_.rowsIn(t.from.rank, static_cast<uint32_t>(t.chunk)), [&] { return allEntered(); }))
         return false;
       platform_.progress();
@@ -370,9 +379,9 @@ class Mover {
     flush();
     return true;
   }
+  // Of each row so many bytes.
   template <class Open>
-  __device__ __forceinline__ bool copy(Rows from, Rows to, uint64_t rows, Open&& open) {
-    uint64_t rowBytes = moves_.rowBytes;
+  __device__ __forceinline__ bool copy(Rows from, Rows to, uint64_t rowBytes, uint64_t rows, Open&& open) {
     if (from.data == to.data || rowBytes == 0) return true;  // a shard that lies where it belongs in `gathered`
     if (from.stride == rowBytes && to.stride == rowBytes) {
       rowBytes *= rows;
@@ -404,42 +413,58 @@ class Mover {
           out.next(rowBytes);
         });
   }
-  // A slice of a chunk of this rank's shard, to a peer, in boxes of 64 rows by 64 columns; past the ends of the shard and of its
+  // A slice of a chunk of this rank's shard, to a peer, or to where this rank's tiles that span shards have all rows from.
+  __device__ __forceinline__ bool copySlice(const Moves::Move& t, uint64_t row, uint32_t rows) {
+    Rows from = rowsOf(t.from, row),
+         to = moves_.windowed ? inGathered(t.peer, t.from, row) : inBank(t.peer, t.from, row);
+    // The own bank is open: what others wrote there has been used by launches that have ended.
+    const auto open = [&] { return t.peer != b_.local() ? openPeer(t.peer) : !moves_.windowed || allEntered(); };
+    if (p_.boxRows != 0) return from.data == to.data || copyBoxes(t, static_cast<uint32_t>(row), rows, open);
+    const uint32_t slice = static_cast<uint32_t>(t.slice);
+    from.data += uint64_t{slice} * moves_.sliceCols * 2;
+    to.data += uint64_t{slice} * moves_.sliceCols * 2;
+    return copy(from, to, uint64_t{moves_.colsIn(slice)} * 2, rows, open);
+  }
+  // In boxes of 64 columns by 64 rows, or by a chunk's, of which a piece then has several; past the ends of the shard and of its
   // rows nothing is stored.
   template <class Open>
-  __device__ __forceinline__ bool copyBoxes(const Moves::Move& t, uint32_t rows, Open&& open) {
-    const uint32_t slice = static_cast<uint32_t>(t.slice);
-    const uint32_t row = static_cast<uint32_t>(t.chunk) * moves_.chunkRows, col = slice * moves_.sliceCols;
+  __device__ __forceinline__ bool copyBoxes(const Moves::Move& t, uint32_t row, uint32_t rows, Open&& open) {
+    const uint32_t slice = static_cast<uint32_t>(t.slice), col = slice * moves_.sliceCols;
     const uint32_t across = (moves_.colsIn(slice) + 63) / 64;
+    const uint32_t boxes = across * (rows > 64 ? 2 : 1), perPiece = p_.boxesPerPiece, boxBytes = p_.boxRows * 128;
     const CUtensorMap* const to = &p_.atPeer[t.peer][platform_.epoch() & 1];
-    const auto boxAt = [&](uint32_t i, uint32_t* x, uint32_t* y) {
-      const uint32_t down = i / across;
-      *x = col + (i - down * across) * 64;
-      *y = row + down * 64;
+    // Calls work(x, y, offset in the buffer) for each box of a piece.
+    const auto eachBox = [&](uint32_t piece, auto&& work) {
+      const uint32_t first = piece * perPiece, left = boxes - first;
+#pragma unroll 1
+      for (uint32_t i = 0; i < perPiece && i < left; ++i) {
+        const uint32_t box = first + i;
+        const bool below = box >= across;
+        work(col + (below ? box - across : box) * 64, below ? row + 64 : row, i * boxBytes);
+      }
     };
-    return pieces(
-        across * ((rows + 63) / 64), open,
-        [&](uint32_t i, uint32_t buffer, uint32_t full) {
-          uint32_t x = 0, y = 0;
-          boxAt(i, &x, &y);
-          barrierExpect(full, kChunkBytes);
-          loadBox(buffer, &p_.shard, x, y, full);
-        },
-        [&](uint32_t i, uint32_t buffer) {
-          uint32_t x = 0, y = 0;
-          boxAt(i, &x, &y);
-          storeBox(to, buffer, x, y);
-        });
+    return pieces((boxes + perPiece - 1) / perPiece, open,
+                  [&](uint32_t piece, uint32_t buffer, uint32_t full) {
+                    const uint32_t left = boxes - piece * perPiece;
+                    barrierExpect(full, (left < perPiece ? left : perPiece) * boxBytes);
+                    eachBox(piece,
+                            [&](uint32_t x, uint32_t y, uint32_t at) { loadBox(buffer + at, &p_.shard, x, y, full); });
+                  },
+                  [&](uint32_t piece, uint32_t buffer) {
+                    eachBox(piece, [&](uint32_t x, uint32_t y, uint32_t at) { storeBox(to, buffer + at, x, y); });
+                  });
   }
-  // Raises the flag of the chunk that is on its way to a peer.
+  // Raises the flag of the chunk that is on its way.
   __device__ __forceinline__ void flush() {
     if (pending_ == nullptr) return;
     storesComplete();
     raise();
   }
   __device__ __forceinline__ void raise() {
-    storeReleaseSystem(pending_, platform_.epoch());
+    uint64_t* const word = pending_;
     pending_ = nullptr;
+    if (pendingHere_) return storeReleaseDevice(word, platform_.epoch());
+    storeReleaseSystem(word, platform_.epoch());
     if (!platform_.arrive(OwnLayout::tilesOut, moves_.toPeers)) return;
 #pragma unroll 1
     for (uint32_t l = 0; l < b_.locals(); ++l) {
@@ -508,7 +533,8 @@ class Mover {
   const uint64_t bank_, flags_;
   Pace pace_;
   uint32_t first_ = 0;           // pieces before this copy
-  uint64_t* pending_ = nullptr;  // flag of a chunk that is on its way to a peer
+  uint64_t* pending_ = nullptr;  // flag of a chunk that is on its way
+  bool pendingHere_ = false;     // to this rank itself
   int since_ = 0;                // stores since
   uint32_t opened_ = 0;          // a bit for each peer whose bank may be written
 };

@@ -56,13 +56,15 @@ struct GemmRsParams : GemmSumParams {
 };
 
 // a: this rank's shard.  c: the whole shards, in three dimensions (column, row of the shard, rank), so that what a tile has
-// beyond its shard is not stored over the next one.
+// beyond its shard is not stored over the next one; where tiles span shards, the whole C.
 struct AgGemmParams : GemmParams {
   CUtensorMap shortC;    // likewise, of the shard that is not a whole one
   CUtensorMap banks[2];  // gathered rows in this rank's heap, by parity of the epoch
   CUtensorMap all;       // where they are in a window
-  // With slices, in boxes of 64 x 64: this rank's shard, and its place at each local peer, by parity of the epoch.
+  // In boxes of `boxRows` x 64: this rank's shard, and its place at each local peer, by parity of the epoch; where tiles span
+  // shards, at this rank too.
   CUtensorMap shard, atPeer[kMaxLocals][2];
+  uint32_t boxRows, boxesPerPiece;  // of 8 KiB; 0: whole rows are copied, or slices too low for boxes
   char* gathered[kMaxLocals];
   uint64_t gatheredStride;
   sched::AgGemmPlan plan;

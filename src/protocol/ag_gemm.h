@@ -1,7 +1,8 @@
 // The role loops of AllGather+GEMM.  Movers copy this rank's shard chunk by chunk into its bank, for the network, and to each
 // local peer; the sender posts it along the rail, and on a ring passes on what arrives; movers store what has arrived at the
 // local peers; compute agents multiply a tile when the chunks under it have come.  Rows land in the heap, or in `gathered` where
-// that is a window; an ordinary `gathered` is filled from the heap.  Peers' memory is written, never read.
+// that is a window; an ordinary `gathered` is filled from the heap.  Peers' memory is written, never read.  Where tiles span shards
+// (sched/ag_gemm.h), movers put this rank's rows beside its peers', and compute agents wait for those too.
 //
 // Deadlock freedom.  Nobody waits for a compute agent or for copyOut.  Moving the own shard waits for nothing but the peer's
 // entering (on one GPU node its done() of the operation before last), and comes before all other moves (sched/ag_gemm.h).  The sender waits for moves of its own shard, then on a ring for
@@ -92,16 +93,18 @@ class AgGemm : public RoleLoops<P, AgGemm<P>> {
       if (t.distance > 0 && !waitChunk(t.from, t.chunk)) return false;
       switch (t.target) {
         case Plan::Target::bank:
-          if (!waitOwn(OwnLayout::bankOpen, Stage::bank)) return false;
-          p_.copyRows(rowsOf(t.from, plan_.chunkRow(t.chunk)), inBank(at_.local, t), plan_.rowsIn(t.from, t.chunk), 0,
-                      plan_.shape.k);
-          p_.publish(bankFlag(at_.local, plan_.chunkFlag(t.from, t.chunk)), p_.epoch(), Scope::device);
+          // On one node it is open: what others wrote there has been used by launches that have ended, and is not repeated.
+          if (plan_.multiNode() && !waitOwn(OwnLayout::bankOpen, Stage::bank)) return false;
+          storeHere(t, inBank(at_.local, t));
           break;
         case Plan::Target::peer:
           if (!storeAtPeer(t, toPeers)) return false;
           break;
         case Plan::Target::self:
-          if (plan_.shape.gathered != sched::Gathered::none) copyToGathered(t.from, t.chunk);
+          if (plan_.selfAnnounced()) {
+            storeHere(t, inGathered(at_.local, t.from, plan_.chunkRow(t.chunk)));
+          } else if (plan_.shape.gathered != sched::Gathered::none)
+            copyToGathered(t.from, t.chunk);
           break;
       }
     }
@@ -127,11 +130,18 @@ class AgGemm : public RoleLoops<P, AgGemm<P>> {
   using Base::waitFlag;
   using Base::waitOwn;
 
+  // Own rows, for this rank's sender, or for tiles that span shards.
+  MK_HD void storeHere(const Plan::Move& t, const RowsAt& to) {
+    copySlice(t, to);
+    p_.publish(bankFlag(at_.local, plan_.chunkFlag(t.from, t.chunk, t.slice)), p_.epoch(), Scope::device);
+  }
+  MK_HD void copySlice(const Plan::Move& t, const RowsAt& to) {
+    p_.copyRows(rowsOf(t.from, plan_.chunkRow(t.chunk)), to, plan_.rowsIn(t.from, t.chunk), plan_.sliceCol(t.slice),
+                plan_.colsIn(t.slice));
+  }
   MK_HD bool storeAtPeer(const Plan::Move& t, uint64_t toPeers) {
     if (!this->waitPeerOpen(t.peer)) return false;
-    const uint64_t row = plan_.chunkRow(t.chunk);
-    const RowsAt to = plan_.windowed() ? inGathered(t.peer, t.from, row) : inBank(t.peer, t);
-    p_.copyRows(rowsOf(t.from, row), to, plan_.rowsIn(t.from, t.chunk), plan_.sliceCol(t.slice), plan_.colsIn(t.slice));
+    copySlice(t, plan_.windowed() ? inGathered(t.peer, t.from, plan_.chunkRow(t.chunk)) : inBank(t.peer, t));
     p_.publish(bankFlag(t.peer, plan_.chunkFlag(t.from, t.chunk, t.slice)), p_.epoch(), Scope::node);
     if (!p_.arrive(OwnLayout::tilesOut, toPeers)) return true;
     for (uint32_t l = 0; l < at_.locals; ++l) {
@@ -144,14 +154,14 @@ class AgGemm : public RoleLoops<P, AgGemm<P>> {
     p_.copyRows(rowsOf(s, row), inGathered(at_.local, s, row), plan_.rowsIn(s, chunk), 0, plan_.shape.k);
   }
 
-  // Until a chunk of another rank's shard is there.
+  // Until a chunk of another rank's shard is there, or of the whole A.
   MK_HD bool waitChunk(const sched::Shard& s, uint64_t chunk) {
     if (plan_.isMine(s)) return true;
     if (!plan_.onMyRail(s)) {
+      const Why why = whyOf(s, chunk);
       for (uint64_t slice = 0; slice < plan_.slices(); ++slice) {
-        // Producer: local rank s.local, in storeAtPeer().
-        if (!waitFlag(plan_.chunkFlag(s, chunk, slice), Why{Stage::peerRows, int32_t(s.local), -1, chunk}))
-          return false;
+        // Producer: local rank s.local, in storeAtPeer(); of the whole A the chunk's, of own rows in storeHere().
+        if (!waitFlag(plan_.chunkFlag(s, chunk, slice), why)) return false;
       }
       return true;
     }
@@ -159,7 +169,15 @@ class AgGemm : public RoleLoops<P, AgGemm<P>> {
     const uint32_t distance = plan_.distanceTo(s.node);
     return this->waitArrival(plan_.slot(distance, chunk), plan_.sender(distance), Stage::railRows, chunk);
   }
-  // Where this rank reads rows of a shard from.
+  MK_HD Why whyOf(const sched::Shard& s, uint64_t chunk) const {
+    if (!plan_.isWholeA(s)) return Why{Stage::peerRows, int32_t(s.local), -1, chunk};
+    // On one node local ranks are numbered as ranks are.
+    const uint32_t rank = plan_.rankOfChunk(chunk);
+    const uint64_t inShard = chunk - rank * plan_.mostChunks();
+    if (rank == at_.local) return Why{Stage::ownRows, -1, -1, inShard};
+    return Why{Stage::peerRows, int32_t(rank), -1, inShard};
+  }
+  // Where this rank reads rows of a shard from, or of the whole A.
   MK_HD RowsAt rowsOf(const sched::Shard& s, uint64_t shardRow) const {
     if (plan_.isMine(s)) return RowsAt{RowsAt::Where::shard, {}, at_.local, shardRow};
     if (plan_.windowed() && !plan_.onMyRail(s)) return inGathered(at_.local, s, shardRow);

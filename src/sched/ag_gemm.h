@@ -6,6 +6,10 @@
 // order whatever the exchange: the local ranks before it, nearest first, shard by shard (they come at full rate one after the
 // other); then the nodes before it, nearest first, all shards of a node side by side (they come over one network card each).
 // Tiles are computed in that order.
+//
+// A tile has rows of one shard, unless that would leave tiles mostly empty: on one node, where shards have few rows, tiles are
+// those of the whole A and span shards.  They are computed from rows that all lie in one matrix, in the own bank or in a window:
+// so this rank's own rows go there too, announced by flags as its peers' are.
 #pragma once
 
 #include "sched/choice.h"
@@ -47,6 +51,7 @@ struct AgGemmPlan {
   // whose rows are not all there can be begun, and all that are under way end soon after the last slice.
   uint64_t sliceCols = 0;    // 0: whole rows
   uint64_t groupChunks = 1;  // each rank's own affair
+  bool spanning = false;     // tiles are of the whole A: likewise
   Exchange exchange = Exchange::direct;
   RoleCounts roles;
 
@@ -73,6 +78,15 @@ struct AgGemmPlan {
   }
   MK_HD constexpr bool onMyRail(const Shard& s) const { return s.local == place().local; }
   MK_HD constexpr bool isMine(const Shard& s) const { return onMyRail(s) && s.node == place().node; }
+  // The whole A as if it were one shard, of nobody's: where tiles span shards, on one node.  Its chunks are numbered over all
+  // shards, of which only the last that has rows can have fewer than the others.
+  MK_HD constexpr Shard wholeA() const { return Shard{0, place().locals, 0}; }
+  MK_HD constexpr bool isWholeA(const Shard& s) const { return s.local == place().locals; }
+  MK_HD constexpr uint64_t chunkNumber(uint64_t row) const {
+    const uint64_t rank = row / shards.height();
+    return rank * mostChunks() + (row - rank * shards.height()) / chunkRows;
+  }
+  MK_HD constexpr uint32_t rankOfChunk(uint64_t number) const { return static_cast<uint32_t>(number / mostChunks()); }
 
   // An A without columns is nobody's to send.
   MK_HD constexpr uint64_t chunksOf(uint64_t rows) const { return shape.k == 0 ? 0 : ceilDiv(rows, chunkRows); }
@@ -119,7 +133,7 @@ struct AgGemmPlan {
   }
   MK_HD constexpr uint64_t arrivalWords() const { return slots() * place().nodes; }
   // Raised by a local rank: the chunk is in my bank or window.  Of my own shard, by this rank's agents: it is in my bank, for
-  // the network to read.
+  // the network to read, or, where tiles span shards, where the others are.
   MK_HD constexpr uint64_t chunkFlag(const Shard& s, uint64_t chunk, uint64_t slice = 0) const {
     return arrivalWords() + (s.rank * mostChunks() + chunk) * slices() + slice;
   }
@@ -154,7 +168,8 @@ struct AgGemmPlan {
 
   // ---- Moving chunks within the node, in the order in which tasks are claimed: the own shard into the bank for the network,
   // shard by shard to each local peer (with slices: group by group, in each slice by slice), to the own `gathered`; then what
-  // comes from other nodes, each chunk to all.
+  // comes from other nodes, each chunk to all.  Where tiles span shards they need the first slice of all rows first: slice
+  // by slice, each to the peers and then to where the own tiles are computed from.
   enum class Target : uint32_t { bank, peer, self };  // self: the own `gathered`, if there is one
   struct Move {
     bool exists = false;
@@ -163,19 +178,39 @@ struct AgGemmPlan {
     uint32_t distance = 0;  // in nodes, from the shard's to mine
     Target target = Target::self;
     uint32_t peer = 0;
-    uint64_t slice = 0;  // to a peer
+    uint64_t slice = 0;  // to a peer; where tiles span shards, of what is announced to this rank too
   };
   MK_HD constexpr uint64_t stageMoves() const { return multiNode() ? mostChunks() : 0; }
   MK_HD constexpr uint64_t slicedMoves() const {  // with slices, to all local peers
     return slices() > 1 ? (place().locals - 1) * mostChunks() * slices() : 0;
   }
+  MK_HD constexpr uint64_t spannedMoves() const {  // to all local ranks, where tiles span shards
+    return spanning ? mostChunks() * slices() * place().locals : 0;
+  }
+  // Rows that this rank has put into its own window have flags.
+  MK_HD constexpr bool selfAnnounced() const { return spanning && windowed(); }
   MK_HD constexpr uint64_t moves() const {
+    if (spanning) return spannedMoves() + (shape.gathered == Gathered::memory ? mostChunks() : 0);
     if (slices() > 1) return slicedMoves() + mostChunks();
     return stageMoves() + mostChunks() * place().locals * place().nodes;
   }
   MK_HD constexpr Move move(uint64_t number) const {
     Move t;
-    if (slices() > 1) {
+    if (spanning) {
+      const bool announced = number < spannedMoves();
+      const uint64_t perSlice = mostChunks() * place().locals;
+      uint64_t step = place().locals - 1;
+      if (announced) {
+        t.slice = number / perSlice;
+        const uint64_t inSlice = number - t.slice * perSlice;
+        step = inSlice / mostChunks();
+        t.chunk = inSlice % mostChunks();
+      } else {
+        t.chunk = number - spannedMoves();
+      }
+      t.peer = static_cast<uint32_t>((place().local + 1 + step) % place().locals);
+      t.target = t.peer != place().local ? Target::peer : announced && !windowed() ? Target::bank : Target::self;
+    } else if (slices() > 1) {
       const bool toPeer = number < slicedMoves();
       const uint64_t perPeer = mostChunks() * slices();
       const uint64_t step = toPeer ? number / perPeer : place().locals - 1;
@@ -237,20 +272,24 @@ struct AgGemmPlan {
     return t;
   }
 
-  // ---- Tiles of C.  None has rows of two shards.  The own shard first, then as rows come: a section per shard of the own node,
-  // then one per node, in which shards alternate by row of tiles; in the raster order of tiles.h within a section.
+  // ---- Tiles of C.  Where none has rows of two shards, the own shard first, then as rows come: a section per shard of the own
+  // node, then one per node, in which shards alternate by row of tiles; in the raster order of tiles.h within a section.  Where
+  // they span shards, in raster order.
   struct TileTask {
-    bool exists = false;  // a short shard has places for tiles it lacks
-    uint64_t tile = 0;    // its place in this rank's order
-    Shard from;
+    bool exists = false;                    // a short shard has places for tiles it lacks
+    uint64_t tile = 0;                      // its place in this rank's order
+    Shard from;                             // or wholeA()
     Tile shape;                             // rows and columns of C
     uint64_t shardRow = 0;                  // of the first row, within the shard
     uint64_t firstChunk = 0, endChunk = 0;  // the shard's chunks it waits for
   };
-  MK_HD constexpr uint64_t tileRows() const { return ceilDiv(shards.height(), tileM); }  // of a whole shard
+  MK_HD constexpr uint64_t tileRows() const {  // of a whole shard, or of all
+    return ceilDiv(spanning ? shape.m : shards.height(), tileM);
+  }
   MK_HD constexpr uint64_t tileCols() const { return ceilDiv(shape.n, tileN); }
-  MK_HD constexpr uint64_t positions() const { return tileRows() * tileCols() * shards.ranks; }
+  MK_HD constexpr uint64_t positions() const { return tileRows() * tileCols() * (spanning ? 1 : shards.ranks); }
   MK_HD constexpr TileTask tileAt(uint64_t position) const {
+    if (spanning) return spanningTileAt(position);
     const uint64_t perShard = tileRows() * tileCols();
     const uint64_t perNode = perShard * place().locals;
     const uint32_t distance = static_cast<uint32_t>(position / perNode);
@@ -309,6 +348,18 @@ struct AgGemmPlan {
   }
 
  private:
+  MK_HD constexpr TileTask spanningTileAt(uint64_t position) const {
+    TileTask t;
+    t.exists = true;
+    t.tile = position;
+    t.from = wholeA();
+    t.shape = TileGrid{shape.m, shape.n, tileM, tileN, groupRows}.tile(position);
+    t.shardRow = t.shape.row;
+    if (shape.k == 0) return t;
+    t.firstChunk = chunkNumber(t.shape.row);
+    t.endChunk = chunkNumber(t.shape.row + t.shape.rows - 1) + 1;
+    return t;
+  }
   MK_HD constexpr Shard sentAt(uint32_t step) const {
     return shard(nodeBefore(exchange == Exchange::ring ? step : 0), place().local);
   }
@@ -326,6 +377,7 @@ MK_HD constexpr AgGemmPlan planAgGemm(const AgGemmShape& shape, const GemmChoice
   p.shards = Shards{shape.m, nodes * locals};
   p.tileM = choice.tileM != 0 ? choice.tileM : 64;
   p.tileN = choice.tileN != 0 ? choice.tileN : 64;
+  p.spanning = tilesBetterSpan(p.shards, nodes, p.tileM);
   p.exchange = choice.exchange != 0 ? static_cast<Exchange>(choice.exchange) : Exchange::direct;
 
   // A power of two, so that it divides a tile's rows or is a multiple of them: about 256 KiB, less where a shard would have

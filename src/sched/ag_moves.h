@@ -15,8 +15,9 @@ struct AgMoves {
   using Move = AgGemmPlan::Move;
   using Copy = AgGemmPlan::Copy;
 
-  uint32_t moves = 0, copies = 0, staged = 0,
-           sliced = 0;  // staged, sliced: of the moves, into the bank; to peers, by slices
+  uint32_t moves = 0, copies = 0;
+  uint32_t staged = 0, sliced = 0,
+           spanned = 0;  // of the moves: into the bank; to peers, by slices; to all, where tiles span shards
   uint32_t m = 0, k = 0, height = 0, chunkRows = 1, mostChunks = 0, slices = 1, sliceCols = 0;
   uint32_t nodes = 1, locals = 1, node = 0, local = 0;
   uint32_t group = 1, lastGroup = 0,
@@ -25,8 +26,10 @@ struct AgMoves {
   uint64_t toPeers = 0;    // moves of this rank's to all of its peers
   uint64_t rowBytes = 0, arrivalWords = 0, outFlags = 0;
   bool windowed = false, ring = false;
+  bool spanning = false, selfAnnounced = false;
   RankMap ranks;
-  FastDivision byPeer, byGroup, bySize, byLastSize, byNode, byChunks, byLocals, byOthers, byCopyNode, byChunkRows;
+  FastDivision bySlice, byPeer, byGroup, bySize, byLastSize, byNode, byChunks, byLocals, byOthers, byCopyNode,
+      byChunkRows;
 
   AgMoves() = default;
   explicit constexpr AgMoves(const AgGemmPlan& p)
@@ -34,6 +37,7 @@ struct AgMoves {
         copies(static_cast<uint32_t>(p.copies())),
         staged(static_cast<uint32_t>(p.stageMoves())),
         sliced(static_cast<uint32_t>(p.slicedMoves())),
+        spanned(static_cast<uint32_t>(p.spannedMoves())),
         m(static_cast<uint32_t>(p.shape.m)),
         k(static_cast<uint32_t>(p.shape.k)),
         height(static_cast<uint32_t>(p.shards.height())),
@@ -51,12 +55,15 @@ struct AgMoves {
         outFlags(p.outFlagBase()),
         windowed(p.windowed()),
         ring(p.exchange == Exchange::ring),
+        spanning(p.spanning),
+        selfAnnounced(p.selfAnnounced()),
         ranks(p.shape.ranks) {
     // One group is enough where the plan's would be longer than a shard.
     group = static_cast<uint32_t>(larger(1, smaller(p.groupChunks, mostChunks)));
     lastGroup = mostChunks == 0 ? 0 : (mostChunks - 1) / group;
     lastFirst = lastGroup * group;
     for (uint32_t l = 0; l < locals; ++l) senders |= p.movesToPeer(l) != 0 ? 1u << l : 0;
+    bySlice = FastDivision(uint64_t{mostChunks} * locals);
     byPeer = FastDivision(uint64_t{mostChunks} * slices);
     byGroup = FastDivision(uint64_t{group} * slices);
     bySize = FastDivision(group);
@@ -108,7 +115,17 @@ struct AgMoves {
   MK_HD constexpr Move move(uint32_t number) const {
     Move t;
     uint32_t step = 0, chunk = 0;
-    if (slices > 1) {
+    if (spanning) {
+      step = locals - 1;
+      chunk = number - spanned;
+      if (number < spanned) {
+        const uint32_t slice = bySlice.divide(number);
+        const uint32_t inSlice = number - slice * bySlice.divisor;
+        t.slice = slice;
+        step = byChunks.divide(inSlice);
+        chunk = inSlice - step * byChunks.divisor;
+      }
+    } else if (slices > 1) {
       step = locals - 1;
       chunk = number - sliced;
       if (number < sliced) {
@@ -136,7 +153,7 @@ struct AgMoves {
     if (slices > 1 || number >= staged) {
       const uint32_t peer = local + 1 + step;
       t.peer = peer >= locals ? peer - locals : peer;
-      t.target = t.peer == local ? Target::self : Target::peer;
+      t.target = t.peer != local ? Target::peer : number < spanned && !windowed ? Target::bank : Target::self;
     }
     t.chunk = chunk;
     t.from = shard(t.distance, local);

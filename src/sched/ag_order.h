@@ -12,7 +12,7 @@ struct AgStep {
   bool exists = false;                     // else a short shard lacks it
   uint32_t row = 0, col = 0;               // of C
   uint32_t rows = 0, cols = 0;             // smaller at a shard's end
-  uint32_t node = 0, local = 0, rank = 0;  // whose rows of A they are
+  uint32_t node = 0, local = 0, rank = 0;  // whose rows of A they are, or AgGemmPlan::wholeA()
   uint32_t shardRow = 0;                   // of the first row, within the shard
   uint32_t firstChunk = 0, endChunk = 0;   // the shard's chunks under it
 };
@@ -21,29 +21,34 @@ struct AgStep {
 struct AgOrder {
   uint32_t positions = 0, perShard = 1, perNode = 1;
   uint32_t nodes = 1, locals = 1, node = 0, local = 0;
-  uint32_t m = 0, n = 0, height = 0, tileM = 1, tileN = 1, groupRows = 1, chunkRows = 1;
+  uint32_t m = 0, n = 0, height = 0, tileM = 1, tileN = 1, groupRows = 1,
+           chunkRows = 1;                    // height: of what has tiles of its own
   uint32_t shardGroups = 0, nodeGroups = 0;  // the last group of tile rows, of one shard and of a node's
-  bool empty = false;                        // A has no columns
+  uint32_t mostChunks = 0;
+  bool empty = false;     // A has no columns
+  bool spanning = false;  // tiles are of the whole A
   RankMap ranks;
-  FastDivision byNode, byShard, byLocals, byGroup, byRows, byShardLast, byNodeLast, byChunk;
+  FastDivision byNode, byShard, byLocals, byGroup, byRows, byShardLast, byNodeLast, byChunk, byHeight;
 
   AgOrder() = default;
   explicit constexpr AgOrder(const AgGemmPlan& p)
       : positions(static_cast<uint32_t>(p.positions())),
         perShard(static_cast<uint32_t>(p.tileRows() * p.tileCols())),
-        perNode(static_cast<uint32_t>(p.tileRows() * p.tileCols() * p.place().locals)),
+        perNode(static_cast<uint32_t>(p.tileRows() * p.tileCols() * (p.spanning ? 1 : p.place().locals))),
         nodes(p.place().nodes),
         locals(p.place().locals),
         node(p.place().node),
         local(p.place().local),
         m(static_cast<uint32_t>(p.shape.m)),
         n(static_cast<uint32_t>(p.shape.n)),
-        height(static_cast<uint32_t>(p.shards.height())),
+        height(static_cast<uint32_t>(p.spanning ? p.shape.m : p.shards.height())),
         tileM(p.tileM),
         tileN(p.tileN),
         groupRows(p.groupRows),
         chunkRows(static_cast<uint32_t>(p.chunkRows)),
+        mostChunks(static_cast<uint32_t>(p.mostChunks())),
         empty(p.shape.k == 0),
+        spanning(p.spanning),
         ranks(p.shape.ranks) {
     const uint32_t shardRows = static_cast<uint32_t>(p.tileRows());
     const uint32_t nodeRows = shardRows * locals;
@@ -57,6 +62,7 @@ struct AgOrder {
     byShardLast = FastDivision(shardRows - shardGroups * groupRows);
     byNodeLast = FastDivision(nodeRows - nodeGroups * groupRows);
     byChunk = FastDivision(chunkRows);
+    byHeight = FastDivision(p.shards.height());
   }
 
   // position < positions.
@@ -78,9 +84,13 @@ struct AgOrder {
       before = cell - tileRow * locals;
     }
     AgStep s;
-    s.node = node >= distance ? node - distance : node + nodes - distance;
-    s.local = local >= before ? local - before : local + locals - before;
-    s.rank = ranks.rank(s.node, s.local);
+    if (spanning) {
+      s.local = locals;
+    } else {
+      s.node = node >= distance ? node - distance : node + nodes - distance;
+      s.local = local >= before ? local - before : local + locals - before;
+      s.rank = ranks.rank(s.node, s.local);
+    }
     s.shardRow = tileRow * tileM;
     const uint64_t first = uint64_t{s.rank} * height;
     const uint32_t rows = first >= m ? 0 : m - first < height ? static_cast<uint32_t>(m - first) : height;
@@ -91,9 +101,17 @@ struct AgOrder {
     s.rows = rows - s.shardRow < tileM ? rows - s.shardRow : tileM;
     s.cols = n - s.col < tileN ? n - s.col : tileN;
     if (empty) return s;
-    s.firstChunk = byChunk.divide(s.shardRow);
-    s.endChunk = byChunk.divide(s.shardRow + s.rows - 1) + 1;
+    s.firstChunk = chunkOf(s.shardRow);
+    s.endChunk = chunkOf(s.shardRow + s.rows - 1) + 1;
     return s;
+  }
+
+ private:
+  // Of a row of the shard; where tiles span shards, of the whole A.
+  MK_HD constexpr uint32_t chunkOf(uint32_t row) const {
+    if (!spanning) return byChunk.divide(row);
+    const uint32_t rank = byHeight.divide(row);
+    return rank * mostChunks + byChunk.divide(row - rank * byHeight.divisor);
   }
 };
 

@@ -3,6 +3,7 @@
 #pragma once
 
 #include "sched/gemm_ar.h"
+#include "sched/shards.h"
 
 namespace mk::sched {
 
@@ -57,10 +58,23 @@ MK_HD constexpr void chooseMoves(const KernelShape& s, KernelChoice* c) {
                                                                  : ~0u,
                                             kClusterBlocks * (uint64_t{c->clusters} + c->receiveClusters)));
   if (s.nodes > 1 || s.locals == 1) return;
-  // Of what all ranks have alike.  Small shards are there soonest as chunks of whole rows, one or so for each block; of others
-  // each slice of a chunk is some boxes, since its flag costs as much as two.
+  // Of what all ranks have alike, in chunks whose flag costs as much as 16 KiB.
   const uint64_t rowBytes = s.k * 2;
-  const uint64_t shardBytes = ceilDiv(s.m, s.locals) * rowBytes;
+  const Shards shards{s.m, s.locals};
+  if (tilesBetterSpan(shards, s.nodes, kClusterRows)) {
+    // A tile begins when the first columns of all its rows are there; of few rows those are long.
+    constexpr uint64_t kMoveBytes = 32u << 10;
+    c->chunkRows = 1;
+    while (c->chunkRows < 32 && c->chunkRows < shards.height()) c->chunkRows *= 2;
+    const uint64_t slices = ceilDiv(c->chunkRows * rowBytes, kMoveBytes);
+    c->sliceCols = slices > 1 ? static_cast<uint32_t>(alignUp(ceilDiv(s.k, slices), 64)) : 0;
+    c->groupChunks = 1;
+    while (slices <= 1 && c->chunkRows < 128 && c->chunkRows * 2 * rowBytes <= kMoveBytes) c->chunkRows *= 2;
+    return;
+  }
+  // Small shards are there soonest as chunks of whole rows, one or so for each block; of others each slice of a chunk is some
+  // boxes.
+  const uint64_t shardBytes = shards.height() * rowBytes;
   const uint64_t each = shardBytes / (uint64_t{kClusterBlocks} * s.deviceClusters);
   if (each < 96u << 10) {
     c->chunkRows = 1;
@@ -86,9 +100,11 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
     c.clusters = static_cast<uint32_t>(larger(1, smaller(tiles, s.deviceClusters)));
     return c;
   }
-  // No tile has rows of two shards.
-  const uint64_t shards = s.operation == Operation::gemmAr ? 1 : uint64_t{s.locals} * s.nodes;
-  const uint64_t tileRows = ceilDiv(ceilDiv(s.m, shards), kClusterRows) * shards;
+  // No tile has rows of two shards, where there are any, unless AllGather's tiles are better of all.
+  const Shards shards{s.m, s.operation == Operation::gemmAr ? 1 : s.locals * s.nodes};
+  const bool spanning = s.operation == Operation::agGemm && tilesBetterSpan(shards, s.nodes, kClusterRows);
+  const uint64_t tileRows =
+      spanning ? ceilDiv(s.m, kClusterRows) : ceilDiv(shards.height(), kClusterRows) * shards.ranks;
   const uint64_t wide = tileRows * ceilDiv(s.n, 256);
   const uint64_t narrow = tileRows * ceilDiv(s.n, 128);
   const bool resultsTravel = s.locals > 1 && s.operation != Operation::agGemm;

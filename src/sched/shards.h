@@ -13,7 +13,20 @@ struct Shards {
   MK_HD constexpr uint64_t height() const { return ceilDiv(m, ranks); }
   MK_HD constexpr uint64_t first(uint32_t rank) const { return smaller(m, rank * height()); }
   MK_HD constexpr uint64_t rows(uint32_t rank) const { return first(rank + 1) - first(rank); }
+  // Rows of tiles of so many rows each, none of which has rows of two shards.
+  MK_HD constexpr uint64_t rowsOfTiles(uint32_t tileM) const {
+    if (m == 0) return 0;
+    const uint64_t whole = m / height();
+    return whole * ceilDiv(height(), tileM) + ceilDiv(m - whole * height(), tileM);
+  }
 };
+
+// Whether tiles of an AllGather+GEMM are better of all rows: shards have so few that tiles of one each would be half as many
+// again, and the products take that much longer.  With several nodes rows of the nearer ones are worth more.
+MK_HD constexpr bool tilesBetterSpan(const Shards& shards, uint32_t nodes, uint32_t tileM) {
+  return nodes == 1 && shards.ranks > 1 && shards.m != 0 &&
+         2 * shards.rowsOfTiles(tileM) >= 3 * ceilDiv(shards.m, tileM);
+}
 
 // Which global rank stands where.  Nodes are numbered by their lowest rank, local ranks by ascending rank; beyond that any
 // order is legal, so it is a table that all ranks have alike.

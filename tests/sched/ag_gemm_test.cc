@@ -34,8 +34,9 @@ TEST_CASE("allgather: chunks of a shard are its rows, once each") {
   });
 }
 
-TEST_CASE("allgather: every element of C is in one tile, of one shard, that waits for the chunks under it") {
-  forAgPlans([](const World&, const std::vector<AgGemmPlan>& plans) {
+TEST_CASE("allgather: every element of C is in one tile, of one shard or of all, that waits for the chunks under it") {
+  uint64_t spanning = 0, single = 0;
+  forAgPlans([&](const World&, const std::vector<AgGemmPlan>& plans) {
     for (const AgGemmPlan& p : plans) {
       std::vector<uint32_t> covered(p.shape.m * p.shape.n, 0);
       for (uint64_t position = 0; position < p.positions(); ++position) {
@@ -43,21 +44,41 @@ TEST_CASE("allgather: every element of C is in one tile, of one shard, that wait
         if (!t.exists) continue;
         MUST(t.shape.rows >= 1 && t.shape.rows <= p.tileM && t.shape.cols >= 1 && t.shape.cols <= p.tileN,
              describe(p) << ", position " << position);
-        MUST(t.shape.row == p.shards.first(t.from.rank) + t.shardRow, describe(p) << ", position " << position);
-        MUST(t.shardRow + t.shape.rows <= p.shards.rows(t.from.rank), describe(p) << ", position " << position);
+        MUST(p.spanning == p.isWholeA(t.from), describe(p) << ", position " << position);
+        MUST(t.shape.row == (p.spanning ? 0 : p.shards.first(t.from.rank)) + t.shardRow,
+             describe(p) << ", position " << position);
+        if (!p.spanning)
+          MUST(t.shardRow + t.shape.rows <= p.shards.rows(t.from.rank), describe(p) << ", position " << position);
+        ++(p.spanning ? spanning : single);
         for (uint64_t r = t.shape.row; r < t.shape.row + t.shape.rows; ++r) {
           for (uint64_t c = t.shape.col; c < t.shape.col + t.shape.cols; ++c) ++covered[r * p.shape.n + c];
         }
-        for (uint64_t c = 0; c < p.chunks(t.from); ++c) {
-          const bool under =
-              p.chunkRow(c) < t.shardRow + t.shape.rows && p.chunkRow(c) + p.rowsIn(t.from, c) > t.shardRow;
-          MUST(under == (c >= t.firstChunk && c < t.endChunk), describe(p) << ", position " << position);
+        // Every chunk of anybody's, by its number where tiles span shards: it has rows of the tile, or is not waited for.
+        uint64_t awaited = 0;
+        for (const AgGemmPlan& other : plans) {
+          const Shard s = other.mine();
+          if (!p.spanning && s.rank != t.from.rank) continue;
+          for (uint64_t c = 0; c < p.chunks(s); ++c) {
+            const uint64_t first = p.shards.first(s.rank) + p.chunkRow(c);
+            const bool under = first < t.shape.row + t.shape.rows && first + p.rowsIn(s, c) > t.shape.row;
+            const uint64_t number = p.spanning ? s.rank * p.mostChunks() + c : c;
+            MUST(under == (number >= t.firstChunk && number < t.endChunk), describe(p) << ", position " << position);
+            if (!under) continue;
+            ++awaited;
+            MUST(p.chunkFlag(t.from, number) == p.chunkFlag(s, c), describe(p) << ", position " << position);
+            if (p.spanning) MUST(p.rankOfChunk(number) == s.rank, describe(p) << ", position " << position);
+            // Where the tile's rows are loaded from is where the chunk's are put.
+            if (p.spanning && !p.windowed())
+              MUST(p.packed(s, p.chunkRow(c)) == p.packed(t.from, first), describe(p) << ", position " << position);
+          }
         }
-        MUST(t.endChunk <= p.chunks(t.from), describe(p) << ", position " << position);
+        MUST(awaited == t.endChunk - t.firstChunk, describe(p) << ", position " << position);
       }
       MUST(std::all_of(covered.begin(), covered.end(), [](uint32_t n) { return n == 1; }), describe(p));
     }
   });
+  CHECK(spanning > 400);
+  CHECK(single > 10000);
 }
 
 TEST_CASE("allgather: tiles follow the order in which rows come") {
@@ -124,6 +145,18 @@ TEST_CASE("allgather: the order in 32 bits is the plan's") {
       for (const AgGemmPlan& p : agPlans(world, table, c)) compare(p);
     }
   }
+  // Few rows a shard, with more rows of tiles than a group has.
+  for (const uint64_t m : {2, 8, 100, 256, 300, 8 * 40, 32 * 70, 32 * 70 - 5}) {
+    for (const World world : {World{1, 2}, World{1, 8}, World{1, 32}}) {
+      AgCase c;
+      c.m = m;
+      c.n = 1000;
+      c.tileM = world.locals == 32 ? 64 : 256;
+      c.chunkRows = m % 3 == 0 ? 32 : 0;
+      const RankTable table(world, false);
+      for (const AgGemmPlan& p : agPlans(world, table, c)) compare(p);
+    }
+  }
   CHECK(seen > 20000);
 }
 
@@ -139,12 +172,14 @@ TEST_CASE("allgather: slices of chunks are moved to each peer once, group by gro
           shape.n = 16;
           shape.k = k;
           GemmChoice choice;
+          choice.tileM = 1;  // of one shard
           choice.chunkRows = 4;
           choice.sliceCols = 64;
           choice.groupChunks = group;
           for (uint32_t i = 0; i < locals; ++i) {
             shape.place = world.place(i);
             const AgGemmPlan p = planAgGemm(shape, choice, 8);
+            MUST(!p.spanning, describe(p));
             MUST(p.slices() == (k + 63) / 64, describe(p));
             uint64_t cols = 0;
             for (uint64_t slice = 0; slice < p.slices(); ++slice) cols += p.colsIn(slice);

@@ -70,6 +70,7 @@ TEST_CASE("allgather: the moves in 32 bits are the plan's, in slices too") {
       for (const uint64_t k : {0, 8, 64, 200, 1024}) {
         for (const uint32_t group : {1u, 2u, 5u, 1000u}) {
           GemmChoice choice;
+          choice.tileM = 1;  // of one shard
           choice.chunkRows = 4;
           choice.sliceCols = 64;
           choice.groupChunks = group;
@@ -86,6 +87,18 @@ TEST_CASE("allgather: the moves in 32 bits are the plan's, in slices too") {
       }
     }
   }
+  CHECK(seen > 20000);
+}
+
+TEST_CASE("allgather: the moves in 32 bits are the plan's, where tiles span shards too") {
+  uint64_t seen = 0;
+  forSpanningPlans([&](const std::vector<AgGemmPlan>& plans) {
+    for (const AgGemmPlan& p : plans) {
+      seen += compare(p);
+      const AgMoves q(p);
+      MUST(q.spanning && q.spanned == p.spannedMoves() && q.selfAnnounced == p.selfAnnounced(), describe(p));
+    }
+  });
   CHECK(seen > 20000);
 }
 

@@ -40,14 +40,17 @@ class Simulation {
     return true;
   }
 
-  // Every rank has every other rank's chunks once, and every row of A in `gathered` if there is one.
+  // Every rank has every slice of every other rank's chunks once, where tiles span shards of its own too, and every row of A in
+  // `gathered` if there is one.
   bool complete() const {
     for (const Rank& r : ranks_) {
       for (const Rank& o : ranks_) {
         const Shard s = o.plan.mine();
         for (uint64_t c = 0; c < r.plan.chunks(s); ++c) {
-          if (&o != &r && r.have[s.rank][c] != 1) return false;
-          if (r.plan.shape.gathered != Gathered::none && r.gathered[s.rank][c] != 1) return false;
+          if ((&o != &r || r.plan.spanning) && r.have[s.rank][c] != r.plan.slices()) return false;
+          const uint64_t moved = r.plan.windowed() ? r.plan.slices() : 1;
+          const bool whole = &o == &r && !r.plan.selfAnnounced();
+          if (r.plan.shape.gathered != Gathered::none && r.gathered[s.rank][c] != (whole ? 1 : moved)) return false;
         }
       }
       if (r.movedToPeers != r.plan.movesToPeer(r.plan.place().local) * (world_.locals - 1)) return false;
@@ -109,8 +112,9 @@ class Simulation {
   bool move(Rank& me, const AgGemmPlan::Move& t) {
     if (!t.exists) return true;
     if (t.distance > 0 && me.have[t.from.rank][t.chunk] == 0) return false;
-    if (t.target == AgGemmPlan::Target::bank) ++me.have[t.from.rank][t.chunk];
-    if (t.target == AgGemmPlan::Target::self) ++me.gathered[t.from.rank][t.chunk];
+    const bool self = t.target == AgGemmPlan::Target::self;
+    if (t.target == AgGemmPlan::Target::bank || (self && me.plan.selfAnnounced())) ++me.have[t.from.rank][t.chunk];
+    if (self) ++me.gathered[t.from.rank][t.chunk];
     if (t.target != AgGemmPlan::Target::peer) return true;
     Rank& peer = at(me.plan.place().node, t.peer);
     ++peer.have[t.from.rank][t.chunk];
@@ -120,14 +124,16 @@ class Simulation {
   }
   bool copy(Rank& me, const AgGemmPlan::Copy& t) {
     if (!t.exists) return true;
-    if (me.have[t.from.rank][t.chunk] == 0) return false;
+    if (me.have[t.from.rank][t.chunk] < me.plan.slices()) return false;
     ++me.gathered[t.from.rank][t.chunk];
     return true;
   }
   bool tile(const Rank& me, const AgGemmPlan::TileTask& t) {
     if (!t.exists || me.plan.isMine(t.from)) return true;
     for (uint64_t c = t.firstChunk; c < t.endChunk; ++c) {
-      if (me.have[t.from.rank][c] == 0) return false;
+      const uint32_t rank = me.plan.spanning ? me.plan.rankOfChunk(c) : t.from.rank;
+      const uint64_t inShard = me.plan.spanning ? c - rank * me.plan.mostChunks() : c;
+      if (me.have[rank][inShard] < me.plan.slices()) return false;
     }
     return true;
   }
@@ -148,6 +154,19 @@ TEST_CASE("allgather: operations come to their end in every world, and every ran
     }
   });
   CHECK(runs > 2000);
+}
+
+TEST_CASE("allgather: operations come to their end where tiles span shards, in slices, and every rank has all rows") {
+  uint64_t runs = 0;
+  forSpanningPlans([&](const std::vector<AgGemmPlan>& plans) {
+    for (const uint32_t agents : {1u, 3u}) {
+      Simulation simulation(plans, agents);
+      MUST(simulation.run(), describe(plans[0]) << ", " << agents << " agents");
+      MUST(simulation.complete(), describe(plans[0]) << ", " << agents << " agents");
+      ++runs;
+    }
+  });
+  CHECK(runs > 300);
 }
 
 // ---- Orders that are wrong.
@@ -173,6 +192,22 @@ TEST_CASE("allgather: the simulation sees a deadlock: what comes from other node
   Orders orders;
   orders.move = [](const AgGemmPlan& p, uint64_t i) { return p.move(p.moves() - 1 - i); };
   CHECK_FALSE(Simulation(some(2, 2, Exchange::direct), 1, orders).run());
+}
+
+TEST_CASE("allgather: the simulation sees own rows that are not where tiles that span shards read them") {
+  Orders orders;
+  orders.move = [](const AgGemmPlan& p, uint64_t i) {
+    AgGemmPlan::Move t = p.move(i);
+    if (t.peer == p.place().local && t.chunk == 0) t.exists = false;
+    return t;
+  };
+  uint64_t stuck = 0;
+  forSpanningPlans([&](const std::vector<AgGemmPlan>& plans) {
+    if (plans[0].shape.k == 0) return;
+    MUST(!Simulation(plans, 1, orders).run(), describe(plans[0]));
+    ++stuck;
+  });
+  CHECK(stuck > 100);
 }
 
 TEST_CASE("allgather: the simulation sees a lost chunk") {

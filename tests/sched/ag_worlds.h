@@ -58,7 +58,44 @@ inline std::string describe(const AgGemmPlan& p) {
     << " x " << p.tileN << ", chunks of " << p.chunkRows << " rows"
     << (p.exchange == Exchange::ring ? ", ring" : ", direct") << ", gathered "
     << static_cast<uint32_t>(p.shape.gathered);
+  if (p.spanning) s << ", tiles span shards";
+  if (p.slices() > 1) s << ", slices of " << p.sliceCols;
   return s.str();
+}
+
+// Of one node, in slices of columns where there are more: few rows a shard, so that tiles span shards.
+template <typename Visit>
+void forSpanningPlans(const Visit& visit) {
+  uint32_t variant = 0;
+  for (const uint32_t locals : {2u, 3u, 8u}) {
+    for (const uint64_t m : {2u, 3u, 8u, 9u, 40u, 41u, 60u}) {
+      for (const uint64_t k : {0u, 8u, 64u, 200u, 1024u}) {
+        for (const uint32_t chunkRows : {1u, 4u, 32u}) {
+          AgGemmShape shape;
+          shape.m = m;
+          shape.n = 24;
+          shape.k = k;
+          shape.gathered = static_cast<Gathered>(variant++ % 3);
+          shape.ranks.locals = locals;
+          GemmChoice choice;
+          // One row of tiles, or as many as there can be.
+          choice.tileM = 64;
+          while (variant % 2 == 0 && tilesBetterSpan(Shards{m, locals}, 1, choice.tileM - 1)) --choice.tileM;
+          choice.tileN = 16;
+          choice.chunkRows = chunkRows;
+          choice.sliceCols = 64;
+          choice.groupChunks = 1;
+          const World world{1, locals};
+          std::vector<AgGemmPlan> plans;
+          for (uint32_t i = 0; i < locals; ++i) {
+            shape.place = world.place(i);
+            plans.push_back(planAgGemm(shape, choice, 8));
+          }
+          visit(plans);
+        }
+      }
+    }
+  }
 }
 
 // Every small world, both numberings, all kinds of `gathered`, both exchanges: shapes of no row to a few tiles per shard.
