@@ -66,12 +66,13 @@ TEST_CASE("allgather: what is sent is what the formula says, on every rank") {
 TEST_CASE("allgather: a shard spoilt as soon as the stream has finished harms nobody") {
   const World world = GENERATE(from_range(kSome));
   const Gather gather = GENERATE(Gather::none, Gather::memory, Gather::window);
+  const int64_t m = GENERATE(150, 20);  // tiles of one shard, or of all on one node
   // All but one are slow, so that the one has finished long before them.
   const SlowTiles slow([](int rank, uint64_t, mk::emu::Point point, uint64_t) {
     if (rank != 1 && point == mk::emu::Point::multiply) std::this_thread::sleep_for(std::chrono::milliseconds(2));
   });
   requireAll(world, [&](mkComm_t comm, int rank) {
-    AgOperands o({.m = 150, .n = 136, .k = 48, .gather = gather}, world, rank, comm);
+    AgOperands o({.m = m, .n = 136, .k = 48, .gather = gather}, world, rank, comm);
     reserveFor(comm, o.args());
     launch(comm, o);
     o.spoilA();
@@ -81,8 +82,9 @@ TEST_CASE("allgather: a shard spoilt as soon as the stream has finished harms no
 
 TEST_CASE("allgather: a rank's window is not written before it has come to the operation itself") {
   const World world = GENERATE(from_range(test::worlds({{1, 2}, {2, 2}})));
+  const int64_t m = GENERATE(150, 20);
   requireAll(world, [&](mkComm_t comm, int rank) {
-    AgOperands o({.m = 150, .n = 72, .k = 48, .gather = Gather::window}, world, rank, comm);
+    AgOperands o({.m = m, .n = 72, .k = 48, .gather = Gather::window}, world, rank, comm);
     reserveFor(comm, o.args());
     for (uint64_t seed = 1; seed < 4; ++seed) {
       if (seed > 1) o.refill(seed);
@@ -281,7 +283,7 @@ TEST_CASE("allgather: ranks in different operations are told so") {
 TEST_CASE("allgather: soak: a stream of mixed shapes") {
   const char* longRun = std::getenv("MKERNEL_TEST_LONG");
   const int operations = longRun != nullptr ? 4000 : test::kBrief ? 40 : 250;
-  const World world{2, 2};
+  const World world = GENERATE(World{2, 2}, World{1, 3});
   requireAll(world, [&](mkComm_t comm, int rank) {
     std::mt19937_64 random(11);  // the same choices on every rank
     const auto below = [&](uint64_t n) { return static_cast<int64_t>(random() % n); };
@@ -304,7 +306,8 @@ TEST_CASE("allgather: soak: a stream of mixed shapes") {
       c.activation = static_cast<uint32_t>(below(5));
       c.tune.chunkRows = static_cast<uint32_t>(below(9));
       c.tune.exchange = below(2) == 0 ? MK_EXCHANGE_DIRECT : MK_EXCHANGE_RING;
-      c.tune.tileM = 16 * static_cast<uint32_t>(below(4));
+      // On one node tiles of some ranks span shards, and those of others do not.
+      c.tune.tileM = 16 * static_cast<uint32_t>((below(4) + (world.nodes == 1 ? rank : 0)) % 4);
       c.tune.receiveAgents = static_cast<uint32_t>(below(3));
       test::runCase(c, world, rank, comm);
     }
