@@ -128,6 +128,13 @@ std::vector<AgCase> gatherCases(bool network) {
     add({.m = 0, .n = 128, .k = 64});
     add({.m = 130, .n = 0, .nStep = 128, .k = 64});
     add({.m = 130, .n = 128, .k = 0, .bias = true, .beta = 1});
+    // Few rows a shard, so that tiles span shards of one node: chunks of 32 rows and of 16 in slices by boxes, of 8 in slices row
+    // by row; the largest there are with two ranks, and shards that end within a chunk.
+    add({.m = 256, .n = 264, .k = 1096, .inPlace = true, .padding = 8});
+    add({.m = 91, .n = 520, .nStep = 8, .k = 2056, .transposed = true, .bias = true, .beta = 1});
+    add({.m = 32, .n = 136, .k = 2048, .in = mkFloat16, .out = mkFloat16, .inPlace = true});
+    add({.m = 13, .n = 264, .k = 5000, .transposed = true, .padding = 8});
+    add({.m = 64, .n = 128, .k = 64, .inPlace = true});
     for (const uint32_t exchange : {0u, MK_EXCHANGE_DIRECT, MK_EXCHANGE_RING}) {
       if (exchange != 0 && !network) continue;
       AgCase tuned{.m = 1300, .n = 600, .k = 96};
@@ -138,6 +145,8 @@ std::vector<AgCase> gatherCases(bool network) {
     }
   }
   AgCase some{.m = 700, .n = 264, .k = 136, .gather = Gather::someRanks};
+  all.push_back(some);
+  some.m = 100;
   all.push_back(some);
   return all;
 }
@@ -382,12 +391,10 @@ MK_ROLE(tuned) {
     mkGemmReduceScatterArgs_t scatter = o.scatterArgs();
     scatter.tune = nullptr;
     ask(kScatter, &scatter);
-    const AgCase g{.m = 2048, .n = 1024, .k = 64};
-    const AgOperands ag(g, world, rank.rank(), comm);
+    const AgOperands ag({.m = 2048, .n = 1024, .k = 64}, world, rank.rank(), comm);
+    // Of few rows, in slices on one node.
+    const AgOperands few({.m = 200, .n = 1024, .k = 2048}, world, rank.rank(), comm);
     mkAllGatherGemmArgs_t gather = ag.args();
-    gather.tune = nullptr;
-    const mkTune_t chosen = ask(MK_OP_ALL_GATHER_GEMM, &gather);
-    if (world.nodes > 1 && chosen.exchange != MK_EXCHANGE_DIRECT) throw std::string("not direct");
 
     mkTune_t wrong;
     MK_INIT(&wrong, MK_ID_TUNE);
@@ -398,15 +405,21 @@ MK_ROLE(tuned) {
     wrong.tileM = 0, wrong.tileN = 64;
     refused(kScatter, &scatter, "tune.tileN is 64");
     refused(MK_OP_ALL_GATHER_GEMM, &gather, "tune.tileN is 64");
-    // What was chosen may be given back.
-    mkTune_t back = chosen;
-    back.minSMs = 0;
-    gather.tune = &back;
-    expect(mkOpCheck(comm, MK_OP_ALL_GATHER_GEMM, &gather), "what was chosen");
-    const mkTune_t again = ask(MK_OP_ALL_GATHER_GEMM, &gather);
-    if (again.tileN != chosen.tileN || again.computeAgents != chosen.computeAgents ||
-        again.chunkRows != chosen.chunkRows)
-      throw std::string("what was chosen is not what is chosen");
+    for (const AgOperands* o : {&ag, &few}) {
+      gather = o->args();
+      gather.tune = nullptr;
+      const mkTune_t chosen = ask(MK_OP_ALL_GATHER_GEMM, &gather);
+      if (world.nodes > 1 && chosen.exchange != MK_EXCHANGE_DIRECT) throw std::string("not direct");
+      // What was chosen may be given back.
+      mkTune_t back = chosen;
+      back.minSMs = 0;
+      gather.tune = &back;
+      expect(mkOpCheck(comm, MK_OP_ALL_GATHER_GEMM, &gather), "what was chosen");
+      const mkTune_t again = ask(MK_OP_ALL_GATHER_GEMM, &gather);
+      if (again.tileN != chosen.tileN || again.computeAgents != chosen.computeAgents ||
+          again.chunkRows != chosen.chunkRows)
+        throw std::string("what was chosen is not what is chosen");
+    }
   });
   rank.call("destroy", [&] { return mkCommDestroy(comm); });
 }
