@@ -196,15 +196,16 @@ struct AgGemmPlan {
   }
   MK_HD constexpr Move move(uint64_t number) const {
     Move t;
+    const uint64_t most = larger(1, mostChunks());  // where there is none nothing is moved
     if (spanning) {
       const bool announced = number < spannedMoves();
-      const uint64_t perSlice = mostChunks() * place().locals;
+      const uint64_t perSlice = most * place().locals;
       uint64_t step = place().locals - 1;
       if (announced) {
         t.slice = number / perSlice;
         const uint64_t inSlice = number - t.slice * perSlice;
-        step = inSlice / mostChunks();
-        t.chunk = inSlice % mostChunks();
+        step = inSlice / most;
+        t.chunk = inSlice % most;
       } else {
         t.chunk = number - spannedMoves();
       }
@@ -212,12 +213,12 @@ struct AgGemmPlan {
       t.target = t.peer != place().local ? Target::peer : announced && !windowed() ? Target::bank : Target::self;
     } else if (slices() > 1) {
       const bool toPeer = number < slicedMoves();
-      const uint64_t perPeer = mostChunks() * slices();
+      const uint64_t perPeer = most * slices();
       const uint64_t step = toPeer ? number / perPeer : place().locals - 1;
       if (toPeer) {
         const uint64_t inPeer = number - step * perPeer;
         const uint64_t first = inPeer / (groupChunks * slices()) * groupChunks;
-        const uint64_t size = smaller(groupChunks, mostChunks() - first);
+        const uint64_t size = smaller(groupChunks, most - first);
         const uint64_t inGroup = inPeer - first * slices();
         t.slice = inGroup / size;
         t.chunk = first + inGroup % size;
@@ -231,11 +232,11 @@ struct AgGemmPlan {
       t.chunk = number;
     } else {
       const uint64_t rest = number - stageMoves();
-      const uint64_t perNode = mostChunks() * place().locals;
+      const uint64_t perNode = most * place().locals;
       t.distance = static_cast<uint32_t>(rest / perNode);
       const uint64_t inNode = rest % perNode;
-      t.chunk = t.distance == 0 ? inNode % mostChunks() : inNode / place().locals;
-      const uint64_t step = t.distance == 0 ? inNode / mostChunks() : inNode % place().locals;
+      t.chunk = t.distance == 0 ? inNode % most : inNode / place().locals;
+      const uint64_t step = t.distance == 0 ? inNode / most : inNode % place().locals;
       t.peer = static_cast<uint32_t>((place().local + 1 + step) % place().locals);
       t.target = t.peer == place().local ? Target::self : Target::peer;
     }

@@ -15,9 +15,10 @@ struct Shards {
   MK_HD constexpr uint64_t rows(uint32_t rank) const { return first(rank + 1) - first(rank); }
   // Rows of tiles of so many rows each, none of which has rows of two shards.
   MK_HD constexpr uint64_t rowsOfTiles(uint32_t tileM) const {
-    if (m == 0) return 0;
-    const uint64_t whole = m / height();
-    return whole * ceilDiv(height(), tileM) + ceilDiv(m - whole * height(), tileM);
+    const uint64_t each = height();
+    if (each == 0) return 0;
+    const uint64_t whole = m / each;
+    return whole * ceilDiv(each, tileM) + ceilDiv(m - whole * each, tileM);
   }
 };
 

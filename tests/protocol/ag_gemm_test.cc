@@ -153,7 +153,9 @@ TEST_CASE("allgather: rows in slices of columns, tiles of one shard, of all, and
             for (uint32_t l = 0; l < locals; ++l) ++(w.plan(l).spanning ? spanning : single);
             INFO(locals << " ranks, A " << m << " x " << k << ", slices of " << sliceCols << ", gathered "
                         << static_cast<uint32_t>(gathered) << (w.inPlace ? " in place" : ""));
-            CHECK(run(w, 3) == "");
+            const std::string error = run(w, 3);
+            INFO(error);
+            CHECK(error.empty());
           }
         }
       }
