@@ -378,7 +378,6 @@ MK_HD constexpr AgGemmPlan planAgGemm(const AgGemmShape& shape, const GemmChoice
   p.shards = Shards{shape.m, nodes * locals};
   p.tileM = choice.tileM != 0 ? choice.tileM : 64;
   p.tileN = choice.tileN != 0 ? choice.tileN : 64;
-  p.spanning = tilesBetterSpan(p.shards, nodes, p.tileM);
   p.exchange = choice.exchange != 0 ? static_cast<Exchange>(choice.exchange) : Exchange::direct;
 
   // A power of two, so that it divides a tile's rows or is a multiple of them: about 256 KiB, less where a shard would have
@@ -397,6 +396,7 @@ MK_HD constexpr AgGemmPlan planAgGemm(const AgGemmShape& shape, const GemmChoice
   }
   // A notification has room for 2^20 slots: larger shards travel in larger chunks.
   while (p.slots() > kMaxSlots - kControlSlots) p.chunkRows *= 2;
+  p.spanning = tilesBetterSpan(p.shards, nodes, p.tileM);
 
   p.roles.send = nodes > 1 ? 1 : 0;
   if (nodes * locals > 1 || shape.gathered != Gathered::none)
