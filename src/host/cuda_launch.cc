@@ -104,7 +104,7 @@ void CudaPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::Gemm
   // Turned tiles asked for by name, as mkTuneQuery tells it.
   sched::GemmChoice wanted = choice;
   if (s.turnable && s.m <= sched::kTurnedCols && choice.tileM == sched::kTurnedCols &&
-      (choice.tileN == 0 || choice.tileN == sched::kClusterRows))
+      (choice.tileN == 0 || choice.tileN == sched::kTurnedRows))
     wanted.tileM = wanted.tileN = 0;
   const sched::KernelChoice kernel = chooseKernel(s, shape.place, wanted);
   sched::GemmArShape planned = shape;

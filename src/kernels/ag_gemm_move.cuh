@@ -52,7 +52,7 @@ __device__ __forceinline__ void loadRows(const Block<C>& b, bool known, sched::A
   constexpr uint32_t kAhead = 6;
   const uint32_t claimAt = p.kSteps > kAhead + 2 ? p.kSteps - kAhead - 2 : 0;
   const uint32_t announceAt = p.kSteps > kAhead ? p.kSteps - kAhead : 1;
-  const uint32_t slices = p.moves.slices, sliceSteps = p.moves.sliceCols / kStepK;
+  const uint32_t slices = p.moves.slices, sliceSteps = p.moves.sliceCols / L::kStepK;
   bool more = true;
   if (leads) {
     if (known) {
@@ -222,8 +222,8 @@ __device__ __forceinline__ void storeTiles(const Block<C>& b) {
           letGo();  // or the computing warps would wait in vain
           continue;
         }
-        storePlane(map, b.at(L::kChunks + slot * kChunkBytes), t.col + j * chunkCols,
-                   t.shardRow + b.index * kBlockRows + group * 64, whole ? t.rank : 0);
+        storePlane(map, b.at(L::kChunks + slot * kChunkBytes), t.col + j * chunkCols, t.shardRow + b.firstRow(group),
+                   whole ? t.rank : 0);
         storesCommit();
         if (together) continue;
         if (held != 0) {

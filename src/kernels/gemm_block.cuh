@@ -13,8 +13,7 @@
 namespace mk::kernels {
 
 constexpr uint32_t kThreads = 384;
-constexpr uint32_t kBlockRows = 128;  // of a tile; a warpgroup has 64
-constexpr uint32_t kStepK = 64;
+constexpr uint32_t kBoxK = 64;          // of K across a box: what a warpgroup multiplies in a step
 constexpr uint32_t kChunkBytes = 8192;  // 64 rows of 128 bytes
 constexpr uint32_t kPieceBytes = 2048;  // of a chunk: the 16 rows of one warp
 constexpr uint32_t kTaskSlots = 4;
@@ -28,22 +27,34 @@ using sched::Operation;
 template <int kN, Operation kOp>
 struct Layout {
   static constexpr bool kMoves = kOp == Operation::agGemm;
-  static constexpr uint32_t kStages = kN == 256 ? 3 : kN == 64 ? 8 : 5;
-  // Chunks of a finished tile, per warpgroup; and of rows on their way to a peer.
+  // Tiles are of the product transposed: their rows are columns of C, and rows of B (N, K).  There a block's two warpgroups have
+  // half of each step's K each; elsewhere half of the block's rows.
+  static constexpr bool kTurned = kN == sched::kTurnedCols;
+  static constexpr uint32_t kBlockRows = (kTurned ? sched::kTurnedRows : sched::kClusterRows) / sched::kClusterBlocks;
+  static constexpr uint32_t kStepK = sched::stepK(kTurned);
+  static constexpr uint32_t kStages = kTurned ? 6 : kN == 256 ? 3 : 5;
+  // Warpgroups that finish tiles.
+  static constexpr uint32_t kFinishers = kTurned ? 1 : 2;
+  // Chunks of a finished tile, per warpgroup that finishes some; and of rows on their way to a peer.
   static constexpr uint32_t kBuffers = kN == 256 && !kMoves ? 4 : 2;
   static constexpr uint32_t kMoveBuffers = !kMoves ? 0 : kN == 256 ? 6 : 4;
   static constexpr uint32_t kABytes = kBlockRows * kStepK * 2;
   static constexpr uint32_t kBBytes = kN * kStepK * 2;
   static constexpr uint32_t kStageBytes = kABytes + kBBytes;
   static constexpr uint32_t kChunks = kStages * kStageBytes;
-  static constexpr uint32_t kMoved = kChunks + 2 * kBuffers * kChunkBytes;
+  // Turned: sums over half of K, from the warpgroup that does not finish tiles to the one that does.
+  static constexpr uint32_t kHalfSums = kChunks + kFinishers * kBuffers * kChunkBytes;
+  static constexpr uint32_t kHalfSumsBytes = kTurned ? kBlockRows * kN * 4 : 0;
+  static constexpr uint32_t kMoved = kHalfSums + kHalfSumsBytes;
   static constexpr uint32_t kTasks = kMoved + kMoveBuffers * kChunkBytes;
   static constexpr uint32_t kBarriers = kTasks + kTaskSlots * kTaskBytes;
   static constexpr uint32_t kFull = kBarriers;
   static constexpr uint32_t kEmpty = kFull + 8 * kStages;
   static constexpr uint32_t kChunkFull = kEmpty + 8 * kStages;
-  static constexpr uint32_t kChunkEmpty = kChunkFull + 8 * 2 * kBuffers;
-  static constexpr uint32_t kTaskFull = kChunkEmpty + 8 * 2 * kBuffers;
+  static constexpr uint32_t kChunkEmpty = kChunkFull + 8 * kFinishers * kBuffers;
+  static constexpr uint32_t kHalfSumsFull = kChunkEmpty + 8 * kFinishers * kBuffers;
+  static constexpr uint32_t kHalfSumsEmpty = kHalfSumsFull + 8;
+  static constexpr uint32_t kTaskFull = kHalfSumsEmpty + 8;
   static constexpr uint32_t kTaskEmpty = kTaskFull + 8 * kTaskSlots;  // used in the leading block
   static constexpr uint32_t kPartialReady = kTaskEmpty + 8 * kTaskSlots;
   static constexpr uint32_t kPartialTaken = kPartialReady + 8 * sched::mostFlagBands(kN);
@@ -75,8 +86,7 @@ struct Config {
   using L = Layout<kTileN, kOperation>;
   using Params = ParamsOf<kOperation>;
   static constexpr Operation kOp = kOperation;
-  // Tiles are of the product transposed: their rows are columns of C, and rows of B (N, K).
-  static constexpr bool kTurned = kTileN == sched::kTurnedCols;
+  static constexpr bool kTurned = L::kTurned;
   // Partial results travel; finished tiles do.
   static constexpr bool kSums = kOp != Operation::agGemm, kSpreads = kOp == Operation::gemmAr;
   // Who reads a task: flag warp, storing warps, eight computing ones of each block, and the following block's loading warp.
@@ -178,9 +188,15 @@ struct Block {
       return row;
     }
   }
-  // Rows of a tile that fall to warpgroup `group`.
+  // Whether warpgroup `group` does more than multiply.
+  __device__ __forceinline__ bool finishes(uint32_t group) const { return !C::kTurned || group == 0; }
+  // Rows of a tile that it finishes: the first of them, and how many there are.
+  __device__ __forceinline__ uint32_t firstRow(uint32_t group) const {
+    return index * C::L::kBlockRows + (C::kTurned ? 0 : group * 64);
+  }
   __device__ __forceinline__ uint32_t rowsOf(uint32_t rows, uint32_t group) const {
-    const uint32_t first = index * kBlockRows + group * 64;
+    if (!finishes(group)) return 0;
+    const uint32_t first = firstRow(group);
     return rows <= first ? 0 : (rows - first < 64 ? rows - first : 64);
   }
 };

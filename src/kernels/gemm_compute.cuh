@@ -1,6 +1,7 @@
 // The computing warpgroups: the main loop, and what becomes of a tile's sums.  A peer's tile is
 // rounded and handed to the storing warp in the order in which it lies in registers; to an own one the peers' partial results
 // are added, and it is finished and handed on as an image of the result, or, with several nodes, stored as the node's sum.
+// Of turned tiles the first warpgroup does so, when the second, which has the other half of K, has handed it its sums.
 #pragma once
 
 #include <type_traits>
@@ -71,7 +72,7 @@ class Computer {
 
  public:
   __device__ __forceinline__ Computer(const Block<C>& b, uint32_t thread)
-      : b_(b), p_(b.p), thread_(thread & 127), group_(thread >> 7), warp_(thread_ >> 5), lane_(thread_ & 31) {}
+      : b_(b), p_(b.p), thread_(thread & 127), group_(groupOf(thread)), warp_(thread_ >> 5), lane_(thread_ & 31) {}
 
   __device__ __forceinline__ void run() {
     const uint64_t epoch = loadRelaxed(p_.memory.own + protocol::OwnLayout::epoch) + 1;
@@ -88,9 +89,9 @@ class Computer {
       tasks.next();
       if (t.kind == taskEnd) return;
       const bool mine = t.kind == taskMine;
-      const bool add = mine && b_.adds();
+      const bool add = mine && b_.adds() && b_.finishes(group_);
       const char* const partial =
-          bank + t.place + ((b_.index * 2 + group_) * 64 + warp_ * 16) * kN * b_.wireBytes() + lane_ * 16;
+          bank + t.place + (b_.firstRow(group_) + warp_ * 16) * kN * b_.wireBytes() + lane_ * 16;
 
       uint32_t k = 0;
       for (; k + early < p_.kSteps; ++k) step(k);
@@ -110,7 +111,7 @@ class Computer {
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) asm volatile("" : "+f"(d_[i])::"memory");
       const uint32_t rows = b_.rowsOf(t.rows, group_);
-      const uint32_t first = b_.index * kBlockRows + group_ * 64;  // row of the tile
+      const uint32_t first = b_.firstRow(group_);
       char* const sum = b_.nodeSums() ? bank + t.sum : nullptr;
       const bool wide = b_.nodeSums() ? wireWide : outWide;
       bands<0>([&](auto number) {
@@ -119,6 +120,13 @@ class Computer {
         float v[32];
 #pragma unroll
         for (int i = 0; i < 32; ++i) v[i] = d_[kBand * 32 + i];
+        if constexpr (C::kTurned) {
+          if (b_.finishes(group_)) {
+            addHalfSums(v);
+          } else {
+            handHalfSums(v);
+          }
+        }
         if (C::kSums && !mine) {
           if (stores) {
             if (wireWide) {
@@ -159,17 +167,23 @@ class Computer {
   }
 
  private:
+  // Where branches depend on it, as one value for a whole warp: see TaskReader::readUniform().
+  static __device__ __forceinline__ uint32_t groupOf(uint32_t thread) {
+    return C::kTurned ? __shfl_sync(0xffffffffu, thread >> 7, 0) : thread >> 7;
+  }
   // With three stages the products of one are awaited at once; two warpgroups keep the matrix unit busy.
   static constexpr bool kAtOnce = kN == 256;
 
   __device__ __forceinline__ void step(uint32_t k) {
     barrierWait(b_.at(L::kFull + 8 * stage_), parity_);
     const uint32_t at = b_.at(stage_ * L::kStageBytes);
+    // Its rows; turned: its half of K.
     const uint64_t a = operandAlongK(at + group_ * 64 * 128);
-    const uint64_t bAt = kAlongN ? operandAlongN(at + L::kABytes) : operandAlongK(at + L::kABytes);
+    const uint32_t b = at + L::kABytes + (C::kTurned ? group_ * 64 * 128 : 0);
+    const uint64_t bAt = kAlongN ? operandAlongN(b) : operandAlongK(b);
     productsFence();
 #pragma unroll
-    for (uint32_t i = 0; i < kStepK / 16; ++i)
+    for (uint32_t i = 0; i < kBoxK / 16; ++i)
       Products<In, kN, kAlongN ? 1 : 0>::add(d_, a + 2 * i, bAt + (kAlongN ? 128 : 2) * i, k | i);
     productsCommit();
     if constexpr (kAtOnce) {
@@ -188,6 +202,34 @@ class Computer {
   // To both blocks' loading warps, since each fills half of B here.
   __device__ __forceinline__ void release(uint32_t stage) {
     if (thread_ < sched::kClusterBlocks) barrierArriveAt(inBlock(b_.at(L::kEmpty + 8 * stage), thread_));
+  }
+
+  // Turned: from each thread of the second warpgroup to that of the first which has the same elements, 16 bytes beside the next
+  // thread's.  The place is free once the first has read the tile before.
+  __device__ __forceinline__ uint32_t halfSumsAt() const { return b_.at(L::kHalfSums) + thread_ * 16; }
+  __device__ __forceinline__ void handHalfSums(const float* v) {
+    barrierWait(b_.at(L::kHalfSumsEmpty), (halfSums_ & 1) ^ 1);
+#pragma unroll
+    for (int i = 0; i < kN / 8; ++i) {
+      const float* const d = v + i * 4;
+      sharedStore(halfSumsAt() + i * 2048,
+                  uint4{__float_as_uint(d[0]), __float_as_uint(d[1]), __float_as_uint(d[2]), __float_as_uint(d[3])});
+    }
+    halfSumsDone(L::kHalfSumsFull);
+  }
+  __device__ __forceinline__ void addHalfSums(float* v) {
+    barrierWait(b_.at(L::kHalfSumsFull), halfSums_ & 1);
+    uint4 piece[kN / 8];
+#pragma unroll
+    for (int i = 0; i < kN / 8; ++i) piece[i] = sharedLoad(halfSumsAt() + i * 2048);
+#pragma unroll
+    for (int i = 0; i < kN / 8; ++i) addWide(v + i * 4, piece[i]);
+    halfSumsDone(L::kHalfSumsEmpty);
+  }
+  __device__ __forceinline__ void halfSumsDone(uint32_t barrier) {
+    __syncwarp();
+    if (lane_ == 0) barrierArrive(b_.at(barrier));
+    ++halfSums_;
   }
 
   // Calls work(number of the band) for each, known at compile time: registers have no index.
@@ -364,7 +406,7 @@ class Computer {
   const Block<C>& b_;
   const typename C::Params& p_;
   const uint32_t thread_, group_, warp_, lane_;
-  uint32_t stage_ = 0, parity_ = 0, previous_ = 0, chunk_ = 0;
+  uint32_t stage_ = 0, parity_ = 0, previous_ = 0, chunk_ = 0, halfSums_ = 0;
   float d_[kN / 2];
   uint4 held_[8];
 };

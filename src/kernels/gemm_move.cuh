@@ -7,7 +7,7 @@
 namespace mk::kernels {
 
 // Loads the operands of every step of a tile.  The cluster's blocks have rows of A of their own and share B: each loads half of
-// it for both.
+// it for both, half of its columns, or, of turned tiles, of K.
 template <class C>
 class TileLoader {
   using L = typename C::L;
@@ -18,14 +18,13 @@ class TileLoader {
   // The first steps of a tile, which tile() goes on with.  Nothing has been loaded yet.
   __device__ __forceinline__ void begin(const CUtensorMap* a, uint32_t row, uint32_t col) {
     begun_ = b_.p.kSteps < kFirstSteps ? b_.p.kSteps : kFirstSteps;
-    for (uint32_t k = 0; k < begun_; ++k)
-      step(a, row + b_.index * kBlockRows, col + b_.index * (C::kN / 2), b_.p.kFirst + k);
+    for (uint32_t k = 0; k < begun_; ++k) step(a, row + b_.index * L::kBlockRows, firstCol(col), b_.p.kFirst + k);
   }
   // row: of the tile's first row in `a`.  atStep(k) is called before each step that is not begun.
   template <class AtStep>
   __device__ __forceinline__ void tile(const CUtensorMap* a, uint32_t row, uint32_t col, AtStep&& atStep) {
-    row += b_.index * kBlockRows;
-    col += b_.index * (C::kN / 2);
+    row += b_.index * L::kBlockRows;
+    col = firstCol(col);
     for (uint32_t k = begun_; k < b_.p.kSteps; ++k) {
       atStep(k);
       step(a, row, col, b_.p.kFirst + k);
@@ -44,19 +43,24 @@ class TileLoader {
   // So many are on their way before all else is told.
   static constexpr uint32_t kFirstSteps = 2;
 
+  // Of B, that this block loads.
+  __device__ __forceinline__ uint32_t firstCol(uint32_t col) const {
+    return C::kTurned ? col : col + b_.index * (C::kN / 2);
+  }
   __device__ __forceinline__ void step(const CUtensorMap* a, uint32_t row, uint32_t col, uint32_t k) {
     const auto& p = b_.p;
     const uint32_t to = b_.at(stage_ * L::kStageBytes);
     const uint32_t full = b_.at(L::kFull + 8 * stage_);
     barrierWait(b_.at(L::kEmpty + 8 * stage_), parity_);
     barrierExpect(full, L::kStageBytes);
-    loadBox(to, a, k * kStepK, row, full);
+    for (uint32_t i = 0; i < L::kStepK / kBoxK; ++i)
+      loadBox(to + i * kChunkBytes, a, k * L::kStepK + i * kBoxK, row, full);
     const uint32_t half = to + L::kABytes + b_.index * (L::kBBytes / 2);
     if constexpr (C::kAlongN) {
       for (uint32_t i = 0; i < C::kN / 128; ++i)
-        loadBoxToAll(half + i * kChunkBytes, &p.b, col + 64 * i, k * kStepK, full, 3);
+        loadBoxToAll(half + i * kChunkBytes, &p.b, col + 64 * i, k * L::kStepK, full, 3);
     } else {
-      loadBoxToAll(half, &p.b, k * kStepK, col, full, 3);
+      loadBoxToAll(half, &p.b, k * L::kStepK + (C::kTurned ? b_.index * kBoxK : 0), col, full, 3);
     }
     next();
   }
@@ -183,7 +187,7 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
     const uint32_t bytes = mine && !multi ? outBytes : wireBytes;
     const uint32_t chunkCols = 128 / bytes;
     const uint32_t chunks = rows == 0 ? 0 : (t.cols + chunkCols - 1) / chunkCols;
-    const uint32_t row = b.rowOfC(t.row) + b.index * kBlockRows + group * 64;
+    const uint32_t row = b.rowOfC(t.row) + b.firstRow(group);
     const uint32_t outPieces = C::kTurned ? (t.cols + 15) / 16 : pieces;
     const bool paced = p.choice.paceNs != 0 && !tasks.knownEnd();
     const bool hands = !mine || staged || multi;
@@ -197,10 +201,10 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
     }
     // Partial results lie by warp, then chunk; staged tiles are images of the chunks.
     char* const partial =
-        mine ? nullptr : p.memory.heaps[t.owner] + bank + t.place + (b.index * 2 + group) * (64 * C::kN) * wireBytes;
+        mine ? nullptr : p.memory.heaps[t.owner] + bank + t.place + b.firstRow(group) * C::kN * wireBytes;
     uint64_t image = 0;
     if constexpr (C::kSpreads) {
-      if (staged) image = bank + b.stagedTile(t.tile) + (b.index * 2 + group) * (64 * C::kN) * outBytes;
+      if (staged) image = bank + b.stagedTile(t.tile) + b.firstRow(group) * C::kN * outBytes;
     }
     const auto emptyOf = [&](uint32_t chunk) {
       return b.at(L::kChunkEmpty + 8 * (group * L::kBuffers + chunk % L::kBuffers));
@@ -389,9 +393,9 @@ class FlagKeeper {
     if (inBand_ == 0) {
       ++watched_;
       const char* const bank = p_.memory.heaps[b_.local()] + b_.bankData(epoch_);
-      const uint32_t part = 64 * C::kN * b_.wireBytes();
-      for (uint32_t group = 0; group < 2; ++group) {
-        if (b_.rowsOf(t.rows, group) != 0) prefetchBytes(bank + t.place + (b_.index * 2 + group) * part, part);
+      const uint32_t rowBytes = C::kN * b_.wireBytes();
+      for (uint32_t group = 0; group < L::kFinishers; ++group) {
+        if (b_.rowsOf(t.rows, group) != 0) prefetchBytes(bank + t.place + b_.firstRow(group) * rowBytes, 64 * rowBytes);
       }
     }
     barrierArrive(b_.at(L::kPartialReady + 8 * inBand_));

@@ -16,7 +16,7 @@ __device__ __forceinline__ void initBarriers(const Block<C>& b) {
     barrierInit(b.at(L::kFull + 8 * i), 1);
     barrierInit(b.at(L::kEmpty + 8 * i), 2 * sched::kClusterBlocks);  // two warpgroups in each block
   }
-  for (uint32_t i = 0; i < 2 * L::kBuffers; ++i) {
+  for (uint32_t i = 0; i < L::kFinishers * L::kBuffers; ++i) {
     barrierInit(b.at(L::kChunkFull + 8 * i), 4);
     barrierInit(b.at(L::kChunkEmpty + 8 * i), 1);
   }
@@ -25,7 +25,11 @@ __device__ __forceinline__ void initBarriers(const Block<C>& b) {
     barrierInit(b.at(L::kTaskEmpty + 8 * i), C::kTaskReaders);
   }
   for (uint32_t i = 0; i < C::kFlagBands; ++i) barrierInit(b.at(L::kPartialReady + 8 * i), 1);
-  barrierInit(b.at(L::kPartialTaken), 8);
+  barrierInit(b.at(L::kPartialTaken), 4 * L::kFinishers);
+  if constexpr (C::kTurned) {
+    barrierInit(b.at(L::kHalfSumsFull), 4);
+    barrierInit(b.at(L::kHalfSumsEmpty), 4);
+  }
   if constexpr (L::kMoves) {
     for (uint32_t i = 0; i < L::kMoveBuffers; ++i) barrierInit(b.at(L::kMoveFull + 8 * i), 1);
   }

@@ -97,7 +97,7 @@ std::string loadKernels(KernelDevice* device) {
 }
 
 sched::GemmChoice clusterChoice(const sched::KernelChoice& kernel, sched::GemmChoice choice) {
-  choice.tileM = sched::kClusterRows;
+  choice.tileM = kernel.tileM();
   choice.tileN = kernel.tileN;
   choice.ownUnit = kernel.ownUnit;
   choice.ownLag = kernel.ownLag;

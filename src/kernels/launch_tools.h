@@ -48,11 +48,11 @@ void fillParams(Params* p, MapMaker* maps, const RankMemory& memory, const sched
   p->choice = choice;
   p->operands = op;
   p->hash = hash;
-  p->kSteps = static_cast<uint32_t>(sched::larger(1, sched::ceilDiv(op.k, 64)));
+  p->kSteps = static_cast<uint32_t>(sched::larger(1, sched::ceilDiv(op.k, sched::stepK(choice.turned))));
   p->kFirst = op.k == 0 ? 1 : 0;
   if (choice.turned) {
-    maps->reads(&p->a, {"B", op.in, op.b, n, op.k, op.bStride}, 128);
-    maps->reads(&p->b, {"A", op.in, op.a, rows, op.k, op.aStride}, choice.tileN / 2);
+    maps->reads(&p->a, {"B", op.in, op.b, n, op.k, op.bStride}, sched::kTurnedRows / 2);
+    maps->reads(&p->b, {"A", op.in, op.a, rows, op.k, op.aStride}, choice.tileN);
     return;
   }
   maps->reads(&p->a, {"A", op.in, op.a, rows, op.k, op.aStride}, 128);

@@ -27,7 +27,7 @@ struct GemmParams {
   sched::KernelChoice choice;
   GemmOperands operands;
   uint32_t hash;
-  uint32_t kSteps;  // of 64, at least one
+  uint32_t kSteps;  // of sched::stepK(), at least one
   uint32_t kFirst;  // the first of them: past the matrices' ends, where loads give zeros, if K is 0
 };
 

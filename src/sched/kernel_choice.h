@@ -16,8 +16,13 @@ MK_HD constexpr uint32_t mostFlagBands(uint32_t tileN) { return tileN == 128 ? 2
 
 enum class Operation : uint32_t { gemmAr, gemmRs, agGemm };
 
-// Of so few rows tiles are of the product transposed: 256 rows of it, which are columns of C, by so many of its columns.
+// Up to kTurnedCols rows are computed in tiles of the product transposed: kTurnedRows rows of it, which are columns of C, half of
+// them in each block.  A block's warpgroups have the same rows, and half of each step's K each.
+constexpr uint32_t kTurnedRows = 128;
 constexpr uint32_t kTurnedCols = 64;
+
+// Of K that is loaded, and multiplied, at a step.
+MK_HD constexpr uint32_t stepK(bool turned) { return turned ? 128 : 64; }
 
 struct KernelChoice {
   uint32_t tileN = 256;          // 128 or 256; turned: kTurnedCols
@@ -32,6 +37,9 @@ struct KernelChoice {
   // AllGather on one node: what AgGemmPlan calls chunks, slices and groups.
   uint32_t chunkRows = 0, sliceCols = 0, groupChunks = 0;
   uint32_t movers = 0;  // AllGather: blocks that copy rows to peers beside computing
+
+  // Rows of a tile of the plan.
+  MK_HD constexpr uint32_t tileM() const { return turned ? kTurnedRows : kClusterRows; }
 };
 
 struct KernelShape {
@@ -96,7 +104,7 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
     // As long as it takes to read B: a tile of 256 rows would be computed for a few, in as long again.
     c.turned = true;
     c.tileN = kTurnedCols;
-    const uint64_t tiles = ceilDiv(s.n, kClusterRows);
+    const uint64_t tiles = ceilDiv(s.n, kTurnedRows);
     c.clusters = static_cast<uint32_t>(larger(1, smaller(tiles, s.deviceClusters)));
     return c;
   }

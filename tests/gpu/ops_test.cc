@@ -28,11 +28,11 @@ std::vector<Case> cases(bool network) {
     add({.m = 0, .n = 128, .k = 64, .window = window});
   }
   // Tiles of the product transposed, by choice and by name.
-  add({.m = 40, .n = 520, .k = 256, .transposed = true, .window = true});
+  add({.m = 40, .n = 520, .k = 328, .transposed = true, .window = true});
   Case turned{.m = 64, .n = 264, .k = 72, .in = mkFloat16, .out = mkFloat16, .transposed = true, .window = true};
   if (!network) {
     turned.tune.tileM = 64;
-    turned.tune.tileN = 256;
+    turned.tune.tileN = 128;
   }
   add(turned);
   Case tuned{.m = 700, .n = 600, .k = 96, .window = true};
@@ -68,6 +68,11 @@ MK_ROLE(cases) {
         test::runCase(c, rank.world(), rank.rank(), comm, seed % 3 == 0 ? test::plainStream() : stream);
       }
     }
+    if (rank.world().nodes > 1) return;
+    const Case few{.m = 64, .n = 264, .k = 72, .transposed = true, .window = true};
+    const mkTune_t t = test::Job(few, rank.world(), rank.rank(), comm).tune();
+    if (t.tileM != 64 || t.tileN != 128)
+      throw "of few rows tiles are " + std::to_string(t.tileM) + "x" + std::to_string(t.tileN);
   });
   mkCommInfo_t info;
   MK_INIT(&info, MK_ID_COMM_INFO);

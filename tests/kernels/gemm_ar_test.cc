@@ -114,11 +114,11 @@ std::vector<Problem> problems(bool network) {
     few.clusters = 3;
     all.push_back(few);
   }
-  // Tiles of the product transposed.
+  // Tiles of the product transposed.  K: whole steps; a last one with nothing or a part of its second half; more than the stages.
   for (const Type in : {Type::bf16, Type::f16}) {
     for (const uint64_t m : {0, 1, 8, 17, 40, 64}) {
       for (const uint64_t n : {8, 136, 520, 3000}) {
-        Problem p = shape(m, n, m == 17 ? 328 : m == 40 ? 8 : 512);
+        Problem p = shape(m, n, m == 1 ? 136 : m == 8 ? 1096 : m == 17 ? 328 : m == 40 ? 8 : 512);
         p.in = p.out = p.wire = in;
         p.pad = m == 17 ? 24 : 0;
         p.clusters = n == 3000 && m == 64 ? 3 : 0;

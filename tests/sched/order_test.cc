@@ -172,10 +172,17 @@ TEST_CASE("two rounds of narrow tiles are shared evenly, announced in bands and 
   const KernelChoice turned = chooseKernel(s);
   CHECK(turned.turned);
   CHECK(turned.tileN == kTurnedCols);
-  CHECK(turned.clusters == 20);
+  CHECK(turned.tileM() == kTurnedRows);
+  CHECK(turned.clusters == 40);  // a tile each
   CHECK(turned.flagBands == 1);
+  s.n = 14336;
+  CHECK(chooseKernel(s).clusters == s.deviceClusters);
+  s.n = 0;
+  CHECK(chooseKernel(s).clusters == 1);
+  s.n = 5000;
   s.m = kTurnedCols + 1;
   CHECK_FALSE(chooseKernel(s).turned);
+  CHECK(chooseKernel(s).tileM() == kClusterRows);
   s.m = 1;
   s.tileN = 128;
   CHECK_FALSE(chooseKernel(s).turned);
