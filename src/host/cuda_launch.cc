@@ -37,6 +37,14 @@ cudaStreamCaptureStatus captureOf(cudaStream_t stream, unsigned long long* id) {
   return status;
 }
 
+// Turned tiles may be asked for by name, as mkTuneQuery tells it.
+sched::GemmChoice turnedByName(const sched::KernelShape& s, sched::GemmChoice choice) {
+  if (s.turnable && s.m <= sched::kTurnedCols && choice.tileM == sched::kTurnedCols &&
+      (choice.tileN == 0 || choice.tileN == sched::kTurnedRows))
+    choice.tileM = choice.tileN = 0;
+  return choice;
+}
+
 }  // namespace
 
 // `s`: but for what all operations have from the place, the device and the choice.
@@ -101,12 +109,7 @@ void CudaPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::Gemm
   const protocol::GemmOperands& op = call->operands;
   s.turnable = op.bTransposed && isPlain(op) && op.out == op.in && op.wire == op.in && shape.place.nodes == 1 &&
                !(shape.staged && shape.place.locals > 1) && choice.tileM != sched::kClusterRows;
-  // Turned tiles asked for by name, as mkTuneQuery tells it.
-  sched::GemmChoice wanted = choice;
-  if (s.turnable && s.m <= sched::kTurnedCols && choice.tileM == sched::kTurnedCols &&
-      (choice.tileN == 0 || choice.tileN == sched::kTurnedRows))
-    wanted.tileM = wanted.tileN = 0;
-  const sched::KernelChoice kernel = chooseKernel(s, shape.place, wanted);
+  const sched::KernelChoice kernel = chooseKernel(s, shape.place, turnedByName(s, choice));
   sched::GemmArShape planned = shape;
   if (kernel.turned) std::swap(planned.m, planned.n);
   accept(call, kernel, sched::planGemmAr(planned, kernels::clusterChoice(kernel, choice), agents()));
@@ -126,7 +129,10 @@ void CudaPlatform::planGemmRs(const sched::GemmRsShape& shape, const sched::Gemm
   s.m = shape.m;
   s.n = shape.n;
   s.k = call->operands.k;
-  const sched::KernelChoice kernel = chooseKernel(s, shape.place, choice);
+  const protocol::GemmOperands& op = call->operands;
+  s.spannable = isPlain(op) && op.out == op.in && op.wire == op.in && shape.place.nodes == 1;
+  s.turnable = s.spannable && op.bTransposed && choice.tileM != sched::kClusterRows;
+  const sched::KernelChoice kernel = chooseKernel(s, shape.place, turnedByName(s, choice));
   accept(call, kernel, sched::planGemmRs(shape, kernels::clusterChoice(kernel, choice), agents()));
   call->plan.roles.receive = kernel.receiveClusters * sched::kClusterBlocks;
 }

@@ -29,8 +29,8 @@ std::shared_ptr<const OpCall> prepareGemmRs(const Comm& comm, const GemmArgs& ar
 
 mkTune_t GemmRsCall::tune() const {
   mkTune_t t = {};
-  t.tileM = plan.tileM;
-  t.tileN = plan.tileN;
+  t.tileM = plan.turned ? plan.tileN : plan.tileM;
+  t.tileN = plan.turned ? plan.tileM : plan.tileN;
   t.chunkTiles = plan.chunkTiles;
   t.computeAgents = plan.roles.compute;
   t.receiveAgents = plan.roles.receive;

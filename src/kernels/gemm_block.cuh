@@ -78,9 +78,12 @@ template <Operation kOp>
 using ParamsOf = std::conditional_t<kOp == Operation::gemmAr, GemmArParams,
                                     std::conditional_t<kOp == Operation::gemmRs, GemmRsParams, AgGemmParams>>;
 
+// Which tiles an instance computes.  spanning: of GEMM+ReduceScatter, with rows of several ranks (sched/gemm_rs.h).
+enum class Tiles { byOwner, spanning };
+
 // One instance of a kernel.  Those that are not general are for one node, results of the inputs' type, which is what travels too,
 // and a plain product: all blocks compute.
-template <Operation kOperation, class InType, int kTileN, bool kBAlongN, bool kIsGeneral>
+template <Operation kOperation, class InType, int kTileN, bool kBAlongN, bool kIsGeneral, Tiles kTiles = Tiles::byOwner>
 struct Config {
   using In = InType;
   using L = Layout<kTileN, kOperation>;
@@ -94,11 +97,12 @@ struct Config {
   static constexpr int kN = kTileN;
   static constexpr bool kAlongN = kBAlongN;
   static constexpr bool kGeneral = kIsGeneral;
+  static constexpr bool kSpanning = kTiles == Tiles::spanning;
   // A tile's columns are announced in at most so many bands.
-  static constexpr uint32_t kFlagBands = sched::mostFlagBands(kTileN);
+  static constexpr uint32_t kFlagBands = kSpanning ? 1 : sched::mostFlagBands(kTileN);
 };
 
-enum TaskKind : uint32_t { taskEnd, taskPeers, taskMine };
+enum TaskKind : uint32_t { taskEnd, taskPeers, taskMine, taskSpanning };
 
 // A tile as the warps see it: three words of 16 bytes.
 struct Task {
@@ -107,6 +111,15 @@ struct Task {
   uint64_t place;  // of the partial result in the owner's bank: mine of a peer's tile, the first peer's of mine
   uint32_t tile, ownedTile, ownedChunk;
   uint64_t sum;  // with several nodes: of the node's sum of the tile, packed
+};
+
+// Some rows of C.
+struct RowSpan {
+  uint32_t first = 0, end = 0;
+  __device__ __forceinline__ bool empty() const { return first >= end; }
+  __device__ __forceinline__ RowSpan with(const RowSpan& o) const {  // what both have
+    return {first > o.first ? first : o.first, end < o.end ? end : o.end};
+  }
 };
 
 // A position of the operation's order.
@@ -199,6 +212,33 @@ struct Block {
     const uint32_t first = firstRow(group);
     return rows <= first ? 0 : (rows - first < 64 ? rows - first : 64);
   }
+  // Of spanning tiles: the rows of C that a local rank collects; those that this block, or a warpgroup of it, computes.
+  __device__ __forceinline__ RowSpan shard(uint32_t l) const {
+    const uint32_t first = l * p.shardRows;
+    return {first < p.allRows ? first : p.allRows, first + p.shardRows < p.allRows ? first + p.shardRows : p.allRows};
+  }
+  __device__ __forceinline__ RowSpan partOf(const Task& t) const {
+    if constexpr (C::kTurned) {
+      return {t.col, t.col + t.cols};
+    } else {
+      return RowSpan{t.row + index * C::L::kBlockRows, t.row + (index + 1) * C::L::kBlockRows}.with(
+          {t.row, t.row + t.rows});
+    }
+  }
+  __device__ __forceinline__ RowSpan partOf(const Task& t, uint32_t group) const {
+    if constexpr (C::kTurned) {
+      return rowsOf(t.rows, group) == 0 ? RowSpan{} : partOf(t);
+    } else {
+      const uint32_t first = t.row + firstRow(group);
+      return {first, first + rowsOf(t.rows, group)};
+    }
+  }
+  // Some of them go to peers; stay.
+  __device__ __forceinline__ bool gives(const RowSpan& part) const {
+    const RowSpan own = shard(local());
+    return !part.empty() && (part.first < own.first || part.end > own.end);
+  }
+  __device__ __forceinline__ bool keeps(const RowSpan& part) const { return !part.with(shard(local())).empty(); }
 };
 
 // One reader's place in the ring of tasks.
@@ -407,10 +447,14 @@ class Schedule {
     fillSummed(words, s, sum);
   }
   __device__ __forceinline__ void fillSummed(uint4 (&words)[3], const sched::TileStep& s, uint64_t sum) const {
-    const bool mine = s.owner == b_.local();
-    const uint64_t from = mine ? 0 : sched::skipSelf(b_.local(), s.owner);
+    const bool mine = !C::kSpanning && s.owner == b_.local();
+    const uint64_t from = mine || C::kSpanning ? 0 : sched::skipSelf(b_.local(), s.owner);
     const uint64_t place = (static_cast<uint64_t>(s.ownedTile) * (b_.locals() - 1) + from) * b_.p.plan.slotBytes();
-    words[0] = {(mine ? taskMine : taskPeers) | s.owner << 8, s.row, s.col, s.rows | s.cols << 16};
+    words[0] = {(C::kSpanning ? taskSpanning
+                 : mine     ? taskMine
+                            : taskPeers) |
+                    s.owner << 8,
+                s.row, s.col, s.rows | s.cols << 16};
     words[1] = {static_cast<uint32_t>(place), static_cast<uint32_t>(place >> 32), s.tile, s.ownedTile};
     words[2] = {s.ownedChunk, 0, static_cast<uint32_t>(sum), static_cast<uint32_t>(sum >> 32)};
   }

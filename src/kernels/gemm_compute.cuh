@@ -69,6 +69,7 @@ class Computer {
   // matrix instructions one by one.
   static constexpr int kBands = kN / 64;
   static_assert(C::kFlagBands == 1 || C::kFlagBands == kBands);
+  static_assert(!C::kSpanning || kBands <= 2);
 
  public:
   __device__ __forceinline__ Computer(const Block<C>& b, uint32_t thread)
@@ -111,6 +112,10 @@ class Computer {
 #pragma unroll
       for (int i = 0; i < kN / 2; ++i) asm volatile("" : "+f"(d_[i])::"memory");
       const uint32_t rows = b_.rowsOf(t.rows, group_);
+      if constexpr (C::kSpanning) {
+        spanningTile(t, partial, partials);
+        continue;
+      }
       const uint32_t first = b_.firstRow(group_);
       char* const sum = b_.nodeSums() ? bank + t.sum : nullptr;
       const bool wide = b_.nodeSums() ? wireWide : outWide;
@@ -118,15 +123,7 @@ class Computer {
         constexpr int kBand = decltype(number)::value;
         const bool stores = rows != 0 && kBand * 64 < t.cols;
         float v[32];
-#pragma unroll
-        for (int i = 0; i < 32; ++i) v[i] = d_[kBand * 32 + i];
-        if constexpr (C::kTurned) {
-          if (b_.finishes(group_)) {
-            addHalfSums(v);
-          } else {
-            handHalfSums(v);
-          }
-        }
+        bandSums<kBand>(v);
         if (C::kSums && !mine) {
           if (stores) {
             if (wireWide) {
@@ -169,7 +166,7 @@ class Computer {
  private:
   // Where branches depend on it, as one value for a whole warp: see TaskReader::readUniform().
   static __device__ __forceinline__ uint32_t groupOf(uint32_t thread) {
-    return C::kTurned ? __shfl_sync(0xffffffffu, thread >> 7, 0) : thread >> 7;
+    return C::kTurned || C::kSpanning ? __shfl_sync(0xffffffffu, thread >> 7, 0) : thread >> 7;
   }
   // With three stages the products of one are awaited at once; two warpgroups keep the matrix unit busy.
   static constexpr bool kAtOnce = kN == 256;
@@ -230,6 +227,58 @@ class Computer {
     __syncwarp();
     if (lane_ == 0) barrierArrive(b_.at(barrier));
     ++halfSums_;
+  }
+
+  // A band's sums; turned: of all of K, in the warpgroup that finishes tiles.
+  template <int kBand>
+  __device__ __forceinline__ void bandSums(float* v) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) v[i] = d_[kBand * 32 + i];
+    if constexpr (C::kTurned) {
+      if (b_.finishes(group_)) {
+        addHalfSums(v);
+      } else {
+        handHalfSums(v);
+      }
+    }
+  }
+
+  // What becomes of a spanning tile: what peers collect goes out before this block waits for theirs.
+  __device__ __forceinline__ void spanningTile(const Task& t, const char* partial, uint32_t& partials) {
+    const RowSpan part = b_.partOf(t, group_);
+    const bool gives = b_.gives(part), keeps = b_.keeps(part);
+    float sums[32];
+    bandSums<0>(sums);
+    if (gives) {
+      push(sums);
+      if constexpr (kBands > 1) {
+        if (t.cols > 64) {
+          float v[32];
+          bandSums<1>(v);
+          push(v);
+        }
+      }
+    }
+    const bool adds = b_.adds() && b_.finishes(group_) && b_.keeps(b_.partOf(t));
+    if (adds) barrierWait(b_.at(L::kPartialReady), partials++ & 1);
+    if (adds && keeps) {
+      hold<0>(partial);
+      if constexpr (kBands > 1) hold<1>(partial);
+    }
+    bands<0>([&](auto number) {
+      constexpr int kBand = decltype(number)::value;
+      if constexpr (kBand > 0) bandSums<kBand>(sums);
+      if (adds && keeps) {
+#pragma unroll
+        for (int i = 0; i < 4; ++i) addPacked(sums + i * 8, held_[kBand * 4 + i]);
+        addOthers(sums, partial, false, kBand);
+      }
+      if constexpr (kBand + 1 == kBands) {
+        __syncwarp();
+        if (adds && lane_ == 0) barrierArrive(b_.at(L::kPartialTaken));
+      }
+      if (keeps && kBand * 64 < t.cols) images(sums, t.cols, 0, nullptr, 0, kBand);
+    });
   }
 
   // Calls work(number of the band) for each, known at compile time: registers have no index.

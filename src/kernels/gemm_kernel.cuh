@@ -7,6 +7,7 @@
 #include "kernels/gemm_compute.cuh"
 #include "kernels/gemm_move.cuh"
 #include "kernels/gemm_receive.cuh"
+#include "kernels/gemm_spanning.cuh"
 #include "kernels/gemm_start.cuh"
 #include "protocol/control.h"
 #include "protocol/gemm_ar.h"
@@ -124,6 +125,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
         }
       } else if (warp == 0) {
         load<C>(b, known, step);
+      } else if constexpr (C::kSpanning) {
+        SpanningStorer<C>(b, warp - 2).run();
       } else {
         store<C>(b, warp - 2);
       }

@@ -315,11 +315,11 @@ class FlagKeeper {
       if (next.kind == taskEnd && more && tasks.known()) {
         next = tasks.take();
         more = next.kind != taskEnd;
-        if (next.kind == taskMine && !multi) ++out_;
+        if (keeps(next) && !multi) ++out_;
       }
       if (next.kind != taskEnd) {
-        const bool watches = next.kind == taskMine && b_.locals() > 1;
-        const bool raises = next.kind != taskMine || multi || staged;
+        const bool watches = keeps(next) && b_.locals() > 1;
+        const bool raises = gives(next) || multi || staged;
         if ((!watches || in.kind == taskEnd) && (!raises || out.kind == taskEnd)) {
           if (watches) {
             in = next;
@@ -371,6 +371,15 @@ class FlagKeeper {
   }
 
  private:
+  // Of this block's part of a tile.
+  __device__ __forceinline__ bool keeps(const Task& t) const {
+    if constexpr (C::kSpanning) return t.kind == taskSpanning && b_.keeps(b_.partOf(t));
+    return t.kind == taskMine;
+  }
+  __device__ __forceinline__ bool gives(const Task& t) const {
+    if constexpr (C::kSpanning) return t.kind == taskSpanning && b_.gives(b_.partOf(t));
+    return t.kind == taskPeers;
+  }
   __device__ __forceinline__ uint64_t* flag(uint32_t l, uint64_t word) const {
     return reinterpret_cast<uint64_t*>(p_.memory.heaps[l] + flags_ + word * 8);
   }
@@ -405,7 +414,14 @@ class FlagKeeper {
   }
   __device__ __forceinline__ void raise(const Task& t, bool mine, uint32_t band) {
     const uint32_t local = b_.local();
-    if (!mine) {
+    if constexpr (C::kSpanning) {
+      const RowSpan part = b_.partOf(t);
+      fenceSystem();
+      for (uint32_t l = 0; l < b_.locals(); ++l) {
+        if (l != local && !part.with(b_.shard(l)).empty())
+          storeRelaxed(flag(l, b_.partialFlag(t.ownedTile, local, l, band)), epoch_);
+      }
+    } else if (!mine) {
       storeReleaseSystem(flag(t.owner, b_.partialFlag(t.ownedTile, local, t.owner, band)), epoch_);
     } else if (b_.multiNode()) {
       if (platform_.arrive(OwnLayout::firstCounter(b_.locals(), p_.memory.place.nodes) + t.ownedChunk,

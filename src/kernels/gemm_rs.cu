@@ -6,10 +6,20 @@ namespace mk::kernels {
 
 namespace {
 
-template <int kN, bool kAlongN>
+template <int kN, bool kAlongN, Tiles kTiles = Tiles::byOwner>
 constexpr KernelEntry<GemmRsParams> entry() {
-  using C = Config<Operation::gemmRs, ElementOf<Type::MK_IN>, kN, kAlongN, MK_GENERAL>;
+  using C = Config<Operation::gemmRs, ElementOf<Type::MK_IN>, kN, kAlongN, MK_GENERAL, kTiles>;
   return {gemmKernel<C>, C::L::kBytes};
+}
+
+// Only plain products have spanning tiles, turned or not.
+template <int kN, bool kAlongN, bool kGeneral = MK_GENERAL>
+constexpr KernelEntry<GemmRsParams> spanning() {
+  if constexpr (kGeneral) {
+    return {};
+  } else {
+    return entry<kN, kAlongN, Tiles::spanning>();
+  }
 }
 
 }  // namespace
@@ -17,7 +27,8 @@ constexpr KernelEntry<GemmRsParams> entry() {
 template <>
 const KernelTable<GemmRsParams>& kernelTable<GemmRsParams, Type::MK_IN, MK_GENERAL>() {
   static const KernelTable<GemmRsParams> table = {
-      {entry<128, false>(), entry<128, true>(), entry<256, false>(), entry<256, true>()}};
+      {entry<128, false>(), entry<128, true>(), entry<256, false>(), entry<256, true>(),
+       spanning<sched::kTurnedCols, false>(), spanning<sched::kSpanningCols, false>(), spanning<sched::kSpanningCols, true>()}};
   return table;
 }
 

@@ -3,6 +3,25 @@
 
 namespace mk::kernels {
 
+namespace {
+
+// Blocks' parts of tiles with rows that this rank collects, as Block::keeps() has it.
+uint32_t spanningParts(const sched::GemmRsPlan& plan) {
+  const uint64_t blockRows = plan.tileM / sched::kClusterBlocks;
+  const uint32_t local = plan.place().local;
+  uint64_t count = 0;
+  for (uint64_t i = 0; i < plan.positions(); ++i) {
+    const sched::GemmRsTile t = plan.spanningPart(i, local);
+    if (!t.exists) continue;
+    const uint64_t first = t.shape.row % plan.tileM / blockRows;
+    const uint64_t last = (t.shape.row + t.shape.rows - 1) % plan.tileM / blockRows;
+    count += plan.turned ? sched::kClusterBlocks : last - first + 1;
+  }
+  return static_cast<uint32_t>(count);
+}
+
+}  // namespace
+
 std::string launchGemmRs(const RankMemory& memory, const sched::GemmRsPlan& plan, const sched::KernelChoice& choice,
                          uint32_t hash, const protocol::GemmOperands& op, cudaStream_t stream) {
   GemmRsParams p = {};
@@ -11,12 +30,15 @@ std::string launchGemmRs(const RankMemory& memory, const sched::GemmRsPlan& plan
   const sched::Place& at = plan.place();
   const uint32_t rank = plan.shape.ranks.rank(at.node, at.local);
   p.plan = plan;
-  p.order = sched::RsOrder(plan);
+  p.order = sched::RsOrder(plan.spanning ? plan.whole() : plan);
   // The host's table of ranks is not the device's.
   if (plan.shape.ranks.table != nullptr) p.plan.shape.ranks.table = p.order.ranks.table = memory.rankTable;
   p.partialFlags = plan.arrivalWords();
-  p.ownedParts = static_cast<uint32_t>(plan.tilesOf(at.node, at.local) * sched::kClusterBlocks);
+  p.ownedParts =
+      plan.spanning ? spanningParts(plan) : static_cast<uint32_t>(plan.tilesOf(at.node, at.local) * sched::kClusterBlocks);
   p.firstRow = static_cast<uint32_t>(plan.shards.first(rank));
+  p.allRows = static_cast<uint32_t>(plan.shape.m);
+  p.shardRows = static_cast<uint32_t>(plan.shards.height());
   maps.writes(&p.c, {"C", op.out, op.c, plan.shards.rows(rank), plan.shape.n, op.cStride}, 64);
   if (!maps.why().empty()) return maps.why();
   const bool general = plan.multiNode() || !isPlain(op) || op.out == Type::f32 || op.wire == Type::f32;

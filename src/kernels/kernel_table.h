@@ -16,12 +16,13 @@ struct KernelEntry {
   void (*kernel)(Params) = nullptr;
   uint32_t sharedBytes = 0;
 };
-// By 2 * (tileN is 256) + (B has N contiguous); and, where there is one, the kernel of turned tiles.
+// By 2 * (tileN is 256) + (B has N contiguous); and, where there are such, the kernels of turned tiles and of spanning ones, the
+// latter by whether B has N contiguous.
 template <class Params>
 struct KernelTable {
-  KernelEntry<Params> entries[5];
+  KernelEntry<Params> entries[7];
 };
-constexpr uint32_t kTurnedEntry = 4;
+constexpr uint32_t kTurnedEntry = 4, kSpanningEntry = 5;
 
 template <class Params, Type in, bool general>
 const KernelTable<Params>& kernelTable();

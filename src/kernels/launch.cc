@@ -99,6 +99,8 @@ std::string loadKernels(KernelDevice* device) {
 sched::GemmChoice clusterChoice(const sched::KernelChoice& kernel, sched::GemmChoice choice) {
   choice.tileM = kernel.tileM();
   choice.tileN = kernel.tileN;
+  choice.spanning = kernel.spanning ? sched::Spanning::always : sched::Spanning::never;
+  choice.turned = kernel.turned;
   choice.ownUnit = kernel.ownUnit;
   choice.ownLag = kernel.ownLag;
   // Also asked for as mkTuneQuery tells it.

@@ -70,8 +70,12 @@ std::string launchKernel(const char* name, const void* kernel, uint32_t sharedBy
 template <class Params>
 std::string launchKernel(const char* name, Params* params, bool general, cudaStream_t stream) {
   const GemmOperands& op = params->operands;
-  const uint32_t which =
-      params->choice.turned ? kTurnedEntry : (params->choice.tileN == 256 ? 2 : 0) + (op.bTransposed ? 0 : 1);
+  const sched::KernelChoice& choice = params->choice;
+  const uint32_t which = choice.turned ? kTurnedEntry
+                                       : (choice.spanning         ? kSpanningEntry
+                                          : choice.tileN == 256 ? 2
+                                                                : 0) +
+                                             (op.bTransposed ? 0 : 1);
   const KernelEntry<Params>& entry = kernelTable<Params>(op.in, general).entries[which];
   return launchKernel(name, reinterpret_cast<const void*>(entry.kernel), entry.sharedBytes, params, params->choice,
                       stream);

@@ -53,6 +53,8 @@ struct GemmRsParams : GemmSumParams {
   sched::GemmRsPlan plan;
   sched::RsOrder order;
   uint32_t firstRow;  // of A, that C's first one is
+  // Of spanning tiles, which the order is of.
+  uint32_t allRows, shardRows;  // of C on all ranks, of a full shard
 };
 
 // a: this rank's shard.  c: the whole shards, in three dimensions (column, row of the shard, rank), so that what a tile has

@@ -7,7 +7,8 @@
 // its peers' partials of the same tile.  Before an own tile a rank computes its peers' with the same number among their owner's
 // and those before (sched/gemm_rs.h).  So of the ranks whose compute agents wait, take the one that waits for the lowest number:
 // its peers can go on until they have computed theirs of that number, since what they may have to wait for before is lower, and it
-// goes on too.  Computing waits for no network, sending for computing alone (in the order of computing), and receiving for computing and
+// goes on too.  Spanning tiles are claimed in one order by all ranks, and all that goes to peers of a tile goes before its own rows
+// wait: the lowest tile that is missing anywhere waits for nothing.  Computing waits for no network, sending for computing alone (in the order of computing), and receiving for computing and
 // for other nodes' sending; so some rank can always go on, as long as one agent of each role runs; roles are taken by ticket, so
 // it does.
 #pragma once
@@ -45,11 +46,28 @@ class GemmRs : public RoleLoops<P, GemmRs<P>> {
       const uint64_t position = p_.claim(OwnLayout::claimCompute);
       if (position >= plan_.positions()) return true;
       if (!p_.goOn()) return false;  // the waits below may all be satisfied
+      if (plan_.spanning) {
+        if (!spanningTile(position)) return false;
+        continue;
+      }
       const Tile t = plan_.at(position);
       if (!t.exists) continue;
-      p_.multiply(t);
-      if (!(t.mine ? ownTile(t) : peersTile(t))) return false;
+      if (!tile(t)) return false;
     }
+  }
+
+  // The peers' rows first, then the own.
+  MK_HD bool spanningTile(uint64_t position) {
+    for (uint32_t turn = 0; turn < at_.locals; ++turn) {
+      const Tile t = plan_.spanningPart(position, plan_.turnOf(turn));
+      if (t.exists && !tile(t)) return false;
+    }
+    return true;
+  }
+
+  MK_HD bool tile(const Tile& t) {
+    p_.multiply(t);
+    return t.mine ? ownTile(t) : peersTile(t);
   }
 
   MK_HD bool peersTile(const Tile& t) {

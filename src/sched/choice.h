@@ -8,6 +8,9 @@ namespace mk::sched {
 constexpr uint32_t kMaxChunkTiles = 1u << 16;
 constexpr uint32_t kMaxChunkRows = 1u << 30;
 
+// Whether a tile of a reduce-scatter may have rows of several ranks: see GemmRsPlan.
+enum class Spanning : uint32_t { byShape, never, always };
+
 // Zero: automatic.
 struct GemmChoice {
   uint32_t tileM = 0, tileN = 0;
@@ -17,7 +20,9 @@ struct GemmChoice {
   uint32_t exchange = 0;                    // Exchange, or 0
   uint32_t computeAgents = 0, receiveAgents = 0;
   uint32_t ownUnit = 0, ownLag = 0;  // of a reduce-scatter: see GemmRsPlan
-  uint32_t parts = 0;                // agents that share a tile, each announcing its own rows (a cluster's blocks)
+  Spanning spanning = Spanning::byShape;
+  bool turned = false;  // likewise
+  uint32_t parts = 0;   // agents that share a tile, each announcing its own rows (a cluster's blocks)
 };
 
 }  // namespace mk::sched

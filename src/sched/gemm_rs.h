@@ -4,6 +4,10 @@
 // the ranks (n, l) of all nodes n.  It sends each other node its rows as chunks, and to its own rows adds what the others send.
 // Each shard has a grid of tiles of its own, so no tile straddles two ranks' rows.  All shards but the last ones have the same
 // number of tiles; every place and order is that of full shards, and what a shorter one lacks is passed over.
+//
+// Where shards have so few rows that this would take many more tiles than the whole product has, on one node, tiles span shards: of
+// the whole product, in the same order on all ranks.  Of such a tile each rank sends each peer the rows that are that one's, and
+// adds what comes to its own.
 #pragma once
 
 #include "sched/choice.h"
@@ -25,7 +29,7 @@ struct GemmRsShape {
   RankMap ranks;
 };
 
-// One position of a rank's order.
+// One position of a rank's order; or the rows of a spanning tile that one rank collects.
 struct GemmRsTile {
   bool exists = false;
   uint64_t tile = 0;  // number over all shards
@@ -42,11 +46,13 @@ struct GemmRsPlan {
   Shards shards;
   uint32_t tileM = 64, tileN = 64, groupRows = 8;
   uint32_t chunkTiles = 1;
-  uint64_t shardTiles = 0, shardChunks = 0;  // of a full shard
+  uint64_t shardTiles = 0, shardChunks = 0;  // of a full shard; spanning: of the whole product
   RoleCounts roles;
   // The own node's rows in units of so many tiles of each local rank, and by how many units own tiles lag behind.
   uint64_t ownUnit = 1, ownLag = 1;
   uint32_t parts = 1;  // flags per tile
+  bool spanning = false;
+  bool turned = false;  // spanning tiles are of the product transposed: their rows are columns of C
 
   MK_HD constexpr const Place& place() const { return shape.place; }
   MK_HD constexpr bool multiNode() const { return shape.place.nodes > 1; }
@@ -99,13 +105,57 @@ struct GemmRsPlan {
     return t;
   }
 
+  // ---- Spanning tiles, by position, which is their number.
+  MK_HD constexpr TileGrid spanningGrid() const {
+    TileGrid grid;
+    grid.m = turned ? shape.n : shape.m;
+    grid.n = turned ? shape.m : shape.n;
+    grid.tileM = tileM;
+    grid.tileN = tileN;
+    grid.groupRows = groupRows;
+    return grid;
+  }
+  MK_HD constexpr GemmRsTile spanningPart(uint64_t position, uint32_t local) const {
+    const uint32_t rank = shape.ranks.rank(place().node, local);
+    GemmRsTile t;
+    t.tile = t.index = position;
+    t.node = place().node;
+    t.local = local;
+    t.mine = local == place().local;
+    t.firstRow = shards.first(rank);
+    t.shape = spanningGrid().tile(position);
+    uint64_t& first = turned ? t.shape.col : t.shape.row;
+    uint32_t& count = turned ? t.shape.cols : t.shape.rows;
+    const uint64_t begin = larger(first, t.firstRow);
+    const uint64_t end = smaller(first + count, t.firstRow + shards.rows(rank));
+    t.exists = begin < end;
+    first = begin;
+    count = t.exists ? static_cast<uint32_t>(end - begin) : 0;
+    return t;
+  }
+  // As if one rank had all rows: its tiles are the spanning ones.
+  MK_HD constexpr GemmRsPlan whole() const {
+    GemmRsPlan p = *this;
+    p.shape.place = Place{};
+    p.shape.ranks = RankMap{};
+    p.shape.m = spanningGrid().m;
+    p.shape.n = spanningGrid().n;
+    p.shards = Shards{p.shape.m, 1};
+    p.ownUnit = larger(1, shardTiles);
+    p.ownLag = 1;
+    p.spanning = p.turned = false;
+    return p;
+  }
+
   // ---- A rank's order.  First the rows of the other nodes, the next one's first: so the nodes send to different ones at a
   // time.  For each, waves of one chunk of every local rank's rail, the next rank's first and this rank's own last: the first
   // node sums are complete after `locals` chunks.  Then the rows of this node, the peers' before the own: whole shards, so that
   // the partial results of own rows have had the longest time to arrive; or in units, an own one after each of the peers' once
   // these are `ownLag` units ahead, so that own rows are computed while the link is busy.  Whatever the units, each rank computes
   // its peers' tiles with a number before its own with the same; so they may differ between ranks.
-  MK_HD constexpr uint64_t positions() const { return place().nodes * place().locals * shardTiles; }
+  MK_HD constexpr uint64_t positions() const {
+    return spanning ? shardTiles : place().nodes * place().locals * shardTiles;
+  }
   MK_HD constexpr GemmRsTile at(uint64_t position) const {
     const uint64_t perNode = place().locals * shardTiles;
     const uint64_t step = position / perNode;
@@ -224,7 +274,7 @@ struct GemmRsPlan {
     PlanHash h;
     h.add(shape.m).add(shape.n).add(shape.outBytes).add(shape.wireBytes);
     h.add(shape.place.nodes).add(shape.place.locals);
-    h.add(tileM).add(tileN).add(groupRows).add(chunkTiles).add(parts);
+    h.add(tileM).add(tileN).add(groupRows).add(chunkTiles).add(parts).add(spanning ? 1 : 0).add(turned ? 1 : 0);
     return h;
   }
 };
@@ -238,7 +288,11 @@ MK_HD constexpr GemmRsPlan planGemmRs(const GemmRsShape& shape, const GemmChoice
   p.shards.ranks = nodes * shape.place.locals;
   if (choice.tileM != 0) p.tileM = choice.tileM;
   if (choice.tileN != 0) p.tileN = choice.tileN;
-  p.shardTiles = ceilDiv(p.shards.height(), p.tileM) * ceilDiv(shape.n, p.tileN);
+  p.spanning = choice.spanning == Spanning::byShape ? tilesBetterSpan(p.shards, nodes, p.tileM)
+                                                    : nodes == 1 && choice.spanning == Spanning::always;
+  p.turned = p.spanning && choice.turned;
+  p.shardTiles =
+      p.spanning ? p.spanningGrid().count() : ceilDiv(p.shards.height(), p.tileM) * ceilDiv(shape.n, p.tileN);
   uint64_t chunkTiles = 1;
   if (nodes > 1) {
     // Four tiles (256 KiB for tiles of 128 x 256 bf16), fewer where a shard would have less than four chunks.

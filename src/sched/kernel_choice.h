@@ -3,6 +3,7 @@
 #pragma once
 
 #include "sched/gemm_ar.h"
+#include "sched/gemm_rs.h"
 #include "sched/shards.h"
 
 namespace mk::sched {
@@ -24,9 +25,13 @@ constexpr uint32_t kTurnedCols = 64;
 // Of K that is loaded, and multiplied, at a step.
 MK_HD constexpr uint32_t stepK(bool turned) { return turned ? 128 : 64; }
 
+// Spanning tiles (sched/gemm_rs.h) that are not turned.
+constexpr uint32_t kSpanningCols = 128;
+
 struct KernelChoice {
   uint32_t tileN = 256;          // 128 or 256; turned: kTurnedCols
   bool turned = false;           // the plan is that of the product transposed
+  bool spanning = false;         // ReduceScatter: tiles have rows of several ranks
   uint32_t paceNs = 0;           // between two pieces of 2 KiB that a warpgroup stores to peers; 0: as fast as they go
   uint32_t flagBands = 1;        // a tile is announced to peers in so many bands of columns
   uint32_t early = 1;            // steps of K before a tile's end at which the peers' partial results are loaded
@@ -48,9 +53,11 @@ struct KernelShape {
   uint32_t locals = 1, nodes = 1;
   uint32_t deviceClusters = 66;  // that fit on the device at once
   bool staged = false;           // C is an ordinary pointer
-  bool turnable = false;         // B is (N, K), the result is rounded sums of the inputs' type in a window, on one node
-  uint32_t tileN = 0;            // the caller's choice, or 0
-  uint32_t receiveAgents = 0;    // the caller's choice, or 0
+  // What not all kernels can do.  AllReduce: tiles may be turned: B is (N, K), the result is rounded sums of the inputs' type in a
+  // window, on one node.  ReduceScatter: they may span shards, and turned, likewise.
+  bool turnable = false, spannable = false;
+  uint32_t tileN = 0;          // the caller's choice, or 0
+  uint32_t receiveAgents = 0;  // the caller's choice, or 0
 };
 
 // Nanoseconds between two boxes of 8 KiB that each of so many blocks moves, at the link's rate.
@@ -103,16 +110,18 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   if (s.turnable && s.tileN == 0 && s.m <= kTurnedCols) {
     // As long as it takes to read B: a tile of 256 rows would be computed for a few, in as long again.
     c.turned = true;
+    c.spanning = s.operation == Operation::gemmRs;
     c.tileN = kTurnedCols;
     const uint64_t tiles = ceilDiv(s.n, kTurnedRows);
     c.clusters = static_cast<uint32_t>(larger(1, smaller(tiles, s.deviceClusters)));
     return c;
   }
-  // No tile has rows of two shards, where there are any, unless AllGather's tiles are better of all.
+  // No tile has rows of two shards, where there are any, unless tiles are better of all.
   const Shards shards{s.m, s.operation == Operation::gemmAr ? 1 : s.locals * s.nodes};
-  const bool spanning = s.operation == Operation::agGemm && tilesBetterSpan(shards, s.nodes, kClusterRows);
+  c.spanning = s.spannable && (s.operation == Operation::agGemm || s.tileN == 0 || s.tileN == kSpanningCols) &&
+               tilesBetterSpan(shards, s.nodes, kClusterRows);
   const uint64_t tileRows =
-      spanning ? ceilDiv(s.m, kClusterRows) : ceilDiv(shards.height(), kClusterRows) * shards.ranks;
+      c.spanning ? ceilDiv(s.m, kClusterRows) : ceilDiv(shards.height(), kClusterRows) * shards.ranks;
   const uint64_t wide = tileRows * ceilDiv(s.n, 256);
   const uint64_t narrow = tileRows * ceilDiv(s.n, 128);
   const bool resultsTravel = s.locals > 1 && s.operation != Operation::agGemm;
@@ -120,7 +129,7 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   // results travel, and where fewer columns are computed in vain where they do not.
   const bool fewRounds = resultsTravel ? wide <= 4 * uint64_t{s.deviceClusters}
                                        : ceilDiv(narrow, s.deviceClusters) * 9 < ceilDiv(wide, s.deviceClusters) * 16;
-  c.tileN = s.tileN != 0 ? s.tileN : fewRounds ? 128 : 256;
+  c.tileN = s.tileN != 0 ? s.tileN : c.spanning && resultsTravel ? kSpanningCols : fewRounds ? 128 : 256;
   const uint64_t tiles = tileRows * ceilDiv(s.n, c.tileN);
 
   if (s.operation == Operation::agGemm) {
@@ -135,6 +144,7 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   const uint64_t room = s.deviceClusters > others ? s.deviceClusters - others : 1;
   // No more than do the same number of tiles each.
   c.clusters = static_cast<uint32_t>(larger(1, ceilDiv(tiles, larger(1, ceilDiv(tiles, room)))));
+  if (c.spanning && resultsTravel) return c;
   // Whoever has no tile moves rows.
   if (s.operation == Operation::agGemm && s.locals > 1) c.clusters = static_cast<uint32_t>(room);
 

@@ -22,8 +22,8 @@ struct Shards {
   }
 };
 
-// Whether tiles of an AllGather+GEMM are better of all rows: shards have so few that tiles of one each would be half as many
-// again, and the products take that much longer.  With several nodes rows of the nearer ones are worth more.
+// Whether tiles of an AllGather+GEMM or a GEMM+ReduceScatter are better of all rows: shards have so few that tiles of one each would
+// be half as many again, and the products take that much longer.  With several nodes rows of the nearer ones are worth more.
 MK_HD constexpr bool tilesBetterSpan(const Shards& shards, uint32_t nodes, uint32_t tileM) {
   return nodes == 1 && shards.ranks > 1 && shards.m != 0 &&
          2 * shards.rowsOfTiles(tileM) >= 3 * ceilDiv(shards.m, tileM);

@@ -1,5 +1,6 @@
 #include "gpu/device.h"
 
+#include <algorithm>
 #include <cstdlib>
 #include <iterator>
 #include <map>
@@ -28,10 +29,15 @@ OneGpu oneGpu() {
   return how;
 }
 
-// The running and the next launch of two ranks, and SMs to spare: a copy on the same GPU is a kernel.
+// The running and the next launch of all ranks, and SMs to spare: a copy on the same GPU is a kernel.
 uint32_t smsOfRank(int communicators) {
   if (oneGpu() == OneGpu::no) return 0;
-  return static_cast<uint32_t>(smCount() / 4 / communicators / 2 * 2);
+  const auto count = [](const char* name) {
+    const char* const value = std::getenv(name);
+    return value == nullptr ? 1 : std::atoi(value);
+  };
+  const int ranks = std::max(2, count("MK_TEST_NODES") * count("MK_TEST_LOCALS"));
+  return static_cast<uint32_t>(smCount() / (2 * ranks) / communicators / 2 * 2);
 }
 
 cudaStream_t plainStream() { return oneGpu() == OneGpu::threads ? cudaStreamPerThread : nullptr; }

@@ -94,6 +94,20 @@ std::vector<Case> scatterCases(bool network) {
   add({.m = 130, .n = 128, .k = 0, .bias = true, .beta = 1});
   // One rank has all of K.
   add({.m = 300, .n = 136, .k = 8});
+  // Few rows a shard: spanning tiles, whose parts end with a block's rows, with a warp's, and in between; many tiles a cluster.
+  for (const bool transposed : {false, true}) {
+    add({.m = 256, .n = 1024, .k = 256, .transposed = transposed});
+    add({.m = 224, .n = 264, .k = 72, .in = mkFloat16, .out = mkFloat16, .transposed = transposed});
+    add({.m = 201, .n = 3000, .k = 136, .transposed = transposed, .padding = 8});
+    add({.m = 330, .n = 520, .k = 64, .transposed = transposed});
+  }
+  // Turned ones.
+  add({.m = 64, .n = 1024, .k = 512, .transposed = true});
+  add({.m = 64, .n = 3000, .k = 72, .transposed = true, .padding = 8});
+  add({.m = 37, .n = 264, .k = 1096, .in = mkFloat16, .out = mkFloat16, .transposed = true});
+  add({.m = 8, .n = 8200, .k = 136, .transposed = true});
+  add({.m = 1, .n = 72, .k = 328, .transposed = true});
+  add({.m = 64, .n = 256, .k = 0, .transposed = true});
   Case tuned{.m = 1300, .n = 600, .k = 96};
   for (const uint32_t tileN : {128u, 256u}) {
     tuned.tune = tuneOf(tileN, 6, 2);
@@ -355,6 +369,15 @@ TEST_CASE("all three operations in turn on one communicator", "[fused]") {
   const World world = GENERATE(World{1, 1}, World{1, 2}, World{2, 1});
   const std::string start = GENERATE("0", "4294967280");
   requireCrew("mixed", world, {}, {"MKERNEL_EPOCH_START=" + start});
+}
+
+// Where there are fewer GPUs ranks share one (README.md of the tests).
+TEST_CASE("all operations on three, four and eight ranks", "[wide]") {
+  const std::string role = GENERATE("cases", "scatter", "gather", "mixed");
+  const World world =
+      GENERATE(World{1, 3}, World{1, 4}, World{2, 2}, World{4, 1}, World{1, 8}, World{2, 4}, World{4, 2}, World{8, 1});
+  MK_NEED_GPUS(world.ranks());
+  requireCrew(role, world, {}, {"MKERNEL_EPOCH_START=4294967290"}, 240);
 }
 
 // ---- What is asked and answered ----------------------------------------------------------------------------------------

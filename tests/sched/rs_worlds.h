@@ -27,8 +27,10 @@ struct Scatter {
   }
 };
 
-inline Scatter scatterOf(const World& world, uint64_t m, uint64_t n, const GemmChoice& choice, bool rotated,
+// Unless the choice says otherwise tiles have rows of one rank.
+inline Scatter scatterOf(const World& world, uint64_t m, uint64_t n, GemmChoice choice, bool rotated,
                          uint32_t wireBytes = 2) {
+  if (choice.spanning == Spanning::byShape) choice.spanning = Spanning::never;
   Scatter s;
   // Ranks dealt out to the nodes in turn, so that a rail's rows are far apart within a node and close between nodes.
   for (uint32_t i = 0; rotated && i < world.ranks(); ++i)

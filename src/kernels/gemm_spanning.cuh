@@ -1,0 +1,156 @@
+// The storing warps where tiles span shards (GEMM+ReduceScatter, sched/gemm_rs.h): of each tile first what peers collect, as it lies
+// in registers, then the own rows of the result.
+#pragma once
+
+#include "kernels/gemm_move.cuh"
+
+namespace mk::kernels {
+
+// Stores the chunks of one computing warpgroup.
+template <class C>
+class SpanningStorer {
+  using L = typename C::L;
+
+ public:
+  __device__ __forceinline__ SpanningStorer(const Block<C>& b, uint32_t group)
+      : b_(b), group_(group), platform_(b.p.memory, sched::Role::compute) {}
+
+  __device__ __forceinline__ void run() {
+    TaskReader<C> tasks(b_);
+    uint32_t handed = 0;
+    for (;;) {
+      const Task t = tasks.take();
+      if (t.kind == taskEnd) break;
+      const RowSpan all = b_.partOf(t), part = b_.partOf(t, group_);
+      const uint32_t chunks = (t.cols + kChunkCols - 1) / kChunkCols;
+      // The block's other warpgroup may give rows where this one does not; both storing warps say that a tile has been sent.
+      if (b_.gives(all)) {
+        if (b_.gives(part)) give(t, part, chunks);
+        storesComplete();
+        letGo(count_);
+        sharedStoreRelease(b_.at(L::kHanded + 4 * group_), ++handed);
+      }
+      if (b_.keeps(part)) keep(t, chunks);
+    }
+    if (b_.alone()) {
+      storesRead<0>();
+    } else {
+      storesComplete();
+    }
+    barrierArrive(b_.at(L::kDrained));
+  }
+
+ private:
+  static constexpr uint32_t kChunkCols = 64;  // of two bytes; turned tiles have one chunk
+
+  // Partial results lie by warp, then chunk; in a turned tile those of 16 rows of C are 512 bytes of each warp's.
+  __device__ __forceinline__ void give(const Task& t, const RowSpan& part, uint32_t chunks) {
+    const uint32_t local = b_.local(), locals = b_.locals();
+    for (uint32_t l = 0; l < locals; ++l) {
+      if (l != local && !part.with(b_.shard(l)).empty()) openBank(l);
+    }
+    const uint64_t bank = b_.bankData(platform_.epoch());
+    const uint32_t within = b_.firstRow(group_) * C::kN * 2;
+    for (uint32_t j = 0; j < chunks; ++j) {
+      const uint32_t from = takeChunk();
+      if (!bad_) {
+        // The next rank's first, so that not all store to one at a time.
+        for (uint32_t s = 1; s < locals; ++s) {
+          const uint32_t l = local + s < locals ? local + s : local + s - locals;
+          const RowSpan rows = part.with(b_.shard(l));
+          if (rows.empty()) continue;
+          char* const to = b_.p.memory.heaps[l] + bank +
+                           (uint64_t{t.ownedTile} * (locals - 1) + sched::skipSelf(local, l)) * b_.p.plan.slotBytes() +
+                           within;
+          const uint32_t first = (rows.first - part.first) / 16, end = (rows.end - part.first + 15) / 16;
+          if constexpr (C::kTurned) {
+            const uint32_t warps = (b_.rowsOf(t.rows, group_) + 15) / 16;
+            for (uint32_t w = 0; w < warps; ++w)
+              storeBytes(to + w * kPieceBytes + first * 512, from + w * kPieceBytes + first * 512, (end - first) * 512);
+          } else {
+            for (uint32_t q = first; q < end; ++q)
+              storeBytes(to + q * (16 * C::kN) * 2 + j * kPieceBytes, from + q * kPieceBytes, kPieceBytes);
+          }
+        }
+        storesCommit();
+      }
+      letGoButOne();
+    }
+  }
+  __device__ __forceinline__ void keep(const Task& t, uint32_t chunks) {
+    // User memory is written once all have entered with the same plan.
+    for (uint32_t l = 0; l < b_.locals(); ++l) {
+      if (l != b_.local()) open(l);
+    }
+    const uint32_t row = t.row + b_.firstRow(group_);
+    for (uint32_t j = 0; j < chunks; ++j) {
+      const uint32_t from = takeChunk();
+      if (!bad_) {
+        // What are not this rank's rows lies before the first or behind the last of its C, and is not stored.
+        if constexpr (C::kTurned) {
+          storeBox(&b_.p.c, from, row, t.col - b_.p.firstRow);
+        } else {
+          storeBox(&b_.p.c, from, t.col + j * kChunkCols, row - b_.p.firstRow);
+        }
+        storesCommit();
+      }
+      letGoButOne();
+    }
+  }
+
+  __device__ __forceinline__ uint32_t slotOf(uint32_t chunk) const {
+    return group_ * L::kBuffers + chunk % L::kBuffers;
+  }
+  __device__ __forceinline__ uint32_t takeChunk() {
+    const uint32_t slot = slotOf(count_);
+    barrierWait(b_.at(L::kChunkFull + 8 * slot), count_ / L::kBuffers & 1);
+    ++count_;
+    bad_ = bad_ || sharedLoadAcquire(b_.at(L::kFailed)) != 0;
+    return b_.at(L::kChunks + slot * kChunkBytes);
+  }
+  // Buffers whose stores have been read; after a failure all, or the computing warps would wait in vain.
+  __device__ __forceinline__ void letGoButOne() {
+    if (bad_) {
+      storesRead<0>();
+      letGo(count_);
+    } else {
+      storesRead<1>();
+      letGo(count_ - 1);
+    }
+  }
+  __device__ __forceinline__ void letGo(uint32_t until) {
+    for (; letGo_ < until; ++letGo_) barrierArrive(b_.at(L::kChunkEmpty + 8 * slotOf(letGo_)));
+  }
+
+  __device__ __forceinline__ void require(bool ok) {
+    if (ok) return;
+    bad_ = true;
+    sharedStoreRelease(b_.at(L::kFailed), 1);
+  }
+  __device__ __forceinline__ void open(uint32_t l) {
+    if (bad_ || (openPeers_ >> l & 1) != 0) return;
+    openPeers_ |= 1u << l;
+    // Producer: this launch's control agent, once the peer has entered.
+    require(platform_.wait(protocol::own(protocol::OwnLayout::peerOpen(l)), platform_.epoch(), protocol::Match::equal,
+                           protocol::Why{protocol::Stage::entered, static_cast<int32_t>(l), -1, 0}));
+  }
+  // As in store(): ahead of the peer's entering.
+  __device__ __forceinline__ void openBank(uint32_t l) {
+    if (bad_ || (openBanks_ >> l & 1) != 0) return;
+    openBanks_ |= 1u << l;
+    if (platform_.epoch() < 2) return;
+    // Producer: local rank l, in settle() or FlagKeeper::finish().
+    require(platform_.wait(protocol::heap(b_.local(), b_.p.memory.controlLayout.doneLocal(l)), platform_.epoch() - 2,
+                           protocol::Match::atLeast,
+                           protocol::Why{protocol::Stage::done, static_cast<int32_t>(l), -1, 0}));
+  }
+
+  const Block<C>& b_;
+  const uint32_t group_;
+  LanePlatform<C::kGeneral> platform_;
+  uint32_t count_ = 0, letGo_ = 0;          // chunks so far, those whose buffers are free again
+  uint32_t openBanks_ = 0, openPeers_ = 0;  // a bit for each peer
+  bool bad_ = false;
+};
+
+}  // namespace mk::kernels
