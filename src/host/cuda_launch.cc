@@ -149,7 +149,11 @@ void CudaPlatform::planAgGemm(const sched::AgGemmShape& shape, const sched::Gemm
   s.m = shape.m;
   s.n = shape.n;
   s.k = shape.k;
-  const sched::KernelChoice kernel = chooseKernel(s, shape.place, choice);
+  const protocol::GemmOperands& op = call->operands;
+  s.spannable = true;
+  s.turnable =
+      op.bTransposed && isPlain(op) && op.out == op.in && shape.place.nodes == 1 && choice.tileM != sched::kClusterRows;
+  const sched::KernelChoice kernel = chooseKernel(s, shape.place, turnedByName(s, choice));
   accept(call, kernel, sched::planAgGemm(shape, kernels::clusterChoice(kernel, choice), agents()));
   if (call->plan.sliceCols == 0) call->kernel.paceNs = 0;  // the caller's chunks: whole rows, which nothing holds up
   if (call->plan.roles.move != 0) call->plan.roles.move = kernel.movers;

@@ -57,8 +57,8 @@ std::shared_ptr<const OpCall> prepareAgGemm(const Comm& comm, const GemmArgs& ar
 
 mkTune_t AgGemmCall::tune() const {
   mkTune_t t = {};
-  t.tileM = plan.tileM;
-  t.tileN = plan.tileN;
+  t.tileM = plan.turned ? plan.tileN : plan.tileM;
+  t.tileN = plan.turned ? plan.tileM : plan.tileN;
   t.chunkRows = static_cast<uint32_t>(plan.chunkRows);
   t.exchange = static_cast<uint32_t>(plan.exchange);
   t.computeAgents = plan.roles.compute;

@@ -12,12 +12,22 @@ constexpr KernelEntry<AgGemmParams> entry() {
   return {agGemmKernel<C>, C::L::kBytes};
 }
 
+// Only plain products have turned tiles.
+template <bool kGeneral>
+constexpr KernelEntry<AgGemmParams> turned() {
+  if constexpr (kGeneral) {
+    return {};
+  } else {
+    return entry<sched::kTurnedCols, false>();
+  }
+}
+
 }  // namespace
 
 template <>
 const KernelTable<AgGemmParams>& kernelTable<AgGemmParams, Type::MK_IN, MK_GENERAL>() {
   static const KernelTable<AgGemmParams> table = {
-      {entry<128, false>(), entry<128, true>(), entry<256, false>(), entry<256, true>()}};
+      {entry<128, false>(), entry<128, true>(), entry<256, false>(), entry<256, true>(), turned<MK_GENERAL>()}};
   return table;
 }
 

@@ -28,15 +28,17 @@ std::string launchAgGemm(const RankMemory& memory, const sched::AgGemmPlan& plan
   maps.writesPlanes(&p.c, {"C", op.out, op.c, planeRows, n, op.cStride}, 64, p.wholeShards);
   char* const shortC = inWhole == shards.m ? nullptr : op.c + inWhole * op.cStride * typeBytes(op.out);
   maps.writesPlanes(&p.shortC, {"C", op.out, shortC, shards.m - inWhole, n, op.cStride}, 64, 1);
+  // Of rows in tiles: where these are turned they are what the blocks of a cluster share.
+  const uint32_t boxRows = choice.turned ? sched::kTurnedCols : sched::kClusterRows / sched::kClusterBlocks;
   const char* const heap = memory.heaps[memory.place.local];
   const uint64_t packedRows = plan.dataBytes() == 0 ? 0 : plan.dataBytes() / plan.rowBytes();
   for (uint32_t bank = 0; bank < 2; ++bank)
     maps.reads(&p.banks[bank], {"the gathered rows", op.in, heap + memory.heapLayout.data(bank), packedRows, k, k},
-               128);
+               boxRows);
   maps.reads(
       &p.all,
       {"gathered", op.in, plan.windowed() ? op.gathered[memory.place.local] : nullptr, shards.m, k, op.gatheredStride},
-      128);
+      boxRows);
   // A box is 128 bytes across, as low ones would be in all.
   constexpr uint64_t kLeastBoxRows = 16, kMostBoxRows = 64;
   if (plan.sliceCols != 0 && plan.chunkRows >= kLeastBoxRows) {

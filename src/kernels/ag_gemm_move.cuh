@@ -25,7 +25,7 @@ struct RowsSource {
                                         uint32_t rank) {
     const AgGemmParams& p = b.p;
     if (isOwnRows(b, node, local)) {
-      map = &p.a;
+      map = C::kTurned ? &p.b : &p.a;
       row = 0;
     } else if (p.plan.windowed() && local != b.local()) {
       map = &p.all;
@@ -44,7 +44,15 @@ __device__ __forceinline__ void loadRows(const Block<C>& b, bool known, sched::A
   const AgGemmParams& p = b.p;
   const bool leads = b.index == 0;
   TileLoader<C> loader(b);
-  if (known && isOwnRows(b, step.node, step.local)) loader.begin(&p.a, step.shardRow, step.col);
+  if (known && isOwnRows(b, step.node, step.local)) {
+    if constexpr (C::kTurned) {
+      loader.begin(&p.a, &p.b, step.col, step.shardRow);
+    } else {
+      loader.begin(&p.a, &p.b, step.shardRow, step.col);
+    }
+  } else if (C::kTurned && known) {
+    loader.beginA(&p.a, step.col);
+  }
   const uint64_t epoch = loadRelaxed(p.memory.own + protocol::OwnLayout::epoch) + 1;
   Schedule<C> schedule(b);
   TaskReader<C> tasks(b);
@@ -85,7 +93,7 @@ __device__ __forceinline__ void loadRows(const Block<C>& b, bool known, sched::A
       claimed = true;
     };
     uint32_t slice = 0, nextSlice = 0;  // and the step with which it begins
-    loader.tile(from.map, from.row + step.shardRow, step.col, [&](uint32_t k) {
+    const auto atStep = [&](uint32_t k) {
       if (!own && k == nextSlice) {
         ++slice;
         nextSlice = slice == slices ? ~0u : nextSlice + sliceSteps;
@@ -100,7 +108,12 @@ __device__ __forceinline__ void loadRows(const Block<C>& b, bool known, sched::A
         more = schedule.announce(&step);
         told = true;
       }
-    });
+    };
+    if constexpr (C::kTurned) {
+      loader.tile(&p.a, from.map, step.col, from.row + step.shardRow, atStep);
+    } else {
+      loader.tile(from.map, &p.b, from.row + step.shardRow, step.col, atStep);
+    }
     if (!claimed) claim();
     if (!told) more = schedule.announce(&step);
   }
@@ -222,8 +235,9 @@ __device__ __forceinline__ void storeTiles(const Block<C>& b) {
           letGo();  // or the computing warps would wait in vain
           continue;
         }
-        storePlane(map, b.at(L::kChunks + slot * kChunkBytes), t.col + j * chunkCols, t.shardRow + b.firstRow(group),
-                   whole ? t.rank : 0);
+        const uint32_t col = C::kTurned ? t.col + b.firstRow(group) : t.col + j * chunkCols;
+        const uint32_t row = C::kTurned ? t.shardRow : t.shardRow + b.firstRow(group);
+        storePlane(map, b.at(L::kChunks + slot * kChunkBytes), col, row, whole ? t.rank : 0);
         storesCommit();
         if (together) continue;
         if (held != 0) {

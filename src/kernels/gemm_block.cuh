@@ -32,7 +32,7 @@ struct Layout {
   static constexpr bool kTurned = kN == sched::kTurnedCols;
   static constexpr uint32_t kBlockRows = (kTurned ? sched::kTurnedRows : sched::kClusterRows) / sched::kClusterBlocks;
   static constexpr uint32_t kStepK = sched::stepK(kTurned);
-  static constexpr uint32_t kStages = kTurned ? 6 : kN == 256 ? 3 : 5;
+  static constexpr uint32_t kStages = kTurned ? (kMoves ? 5 : 6) : kN == 256 ? 3 : 5;
   // Warpgroups that finish tiles.
   static constexpr uint32_t kFinishers = kTurned ? 1 : 2;
   // Chunks of a finished tile, per warpgroup that finishes some; and of rows on their way to a peer.
@@ -72,6 +72,7 @@ struct Layout {
 };
 static_assert(Layout<256, Operation::gemmAr>::kBytes <= 232448 && Layout<128, Operation::gemmAr>::kBytes <= 232448);
 static_assert(Layout<sched::kTurnedCols, Operation::gemmAr>::kBytes <= 232448);
+static_assert(Layout<sched::kTurnedCols, Operation::agGemm>::kBytes <= 232448);
 static_assert(Layout<256, Operation::agGemm>::kBytes <= 232448 && Layout<128, Operation::agGemm>::kBytes <= 232448);
 
 template <Operation kOp>
@@ -451,15 +452,16 @@ class Schedule {
     const uint64_t from = mine || C::kSpanning ? 0 : sched::skipSelf(b_.local(), s.owner);
     const uint64_t place = (static_cast<uint64_t>(s.ownedTile) * (b_.locals() - 1) + from) * b_.p.plan.slotBytes();
     words[0] = {(C::kSpanning ? taskSpanning
-                 : mine     ? taskMine
-                            : taskPeers) |
+                 : mine       ? taskMine
+                              : taskPeers) |
                     s.owner << 8,
                 s.row, s.col, s.rows | s.cols << 16};
     words[1] = {static_cast<uint32_t>(place), static_cast<uint32_t>(place >> 32), s.tile, s.ownedTile};
     words[2] = {s.ownedChunk, 0, static_cast<uint32_t>(sum), static_cast<uint32_t>(sum >> 32)};
   }
   __device__ __forceinline__ void fill(uint4 (&words)[3], const sched::AgStep& s) const {
-    words[0] = {taskMine | s.local << 8, s.row, s.col, s.rows | s.cols << 16};
+    const uint32_t rows = C::kTurned ? s.cols : s.rows, cols = C::kTurned ? s.rows : s.cols;
+    words[0] = {taskMine | s.local << 8, s.row, s.col, rows | cols << 16};
     words[1] = {s.node, s.rank, s.shardRow, 0};
     words[2] = {s.firstChunk, s.endChunk, 0, 0};
   }

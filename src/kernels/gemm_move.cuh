@@ -16,20 +16,30 @@ class TileLoader {
   __device__ __forceinline__ explicit TileLoader(const Block<C>& b) : b_(b) {}
 
   // The first steps of a tile, which tile() goes on with.  Nothing has been loaded yet.
-  __device__ __forceinline__ void begin(const CUtensorMap* a, uint32_t row, uint32_t col) {
+  __device__ __forceinline__ void begin(const CUtensorMap* a, const CUtensorMap* b, uint32_t row, uint32_t col) {
     begun_ = b_.p.kSteps < kFirstSteps ? b_.p.kSteps : kFirstSteps;
-    for (uint32_t k = 0; k < begun_; ++k) step(a, row + b_.index * L::kBlockRows, firstCol(col), b_.p.kFirst + k);
+    for (uint32_t k = 0; k < begun_; ++k) step(a, b, row + b_.index * L::kBlockRows, firstCol(col), b_.p.kFirst + k);
+  }
+  // Their part that is of `a`, for as many steps as there is room for, where `b` may take longer to be there.
+  __device__ __forceinline__ void beginA(const CUtensorMap* a, uint32_t row) {
+    begunA_ = b_.p.kSteps < L::kStages ? b_.p.kSteps : L::kStages;
+    for (uint32_t k = 0; k < begunA_; ++k) stepA(a, row + b_.index * L::kBlockRows, b_.p.kFirst + k, k);
   }
   // row: of the tile's first row in `a`.  atStep(k) is called before each step that is not begun.
   template <class AtStep>
-  __device__ __forceinline__ void tile(const CUtensorMap* a, uint32_t row, uint32_t col, AtStep&& atStep) {
+  __device__ __forceinline__ void tile(const CUtensorMap* a, const CUtensorMap* b, uint32_t row, uint32_t col,
+                                       AtStep&& atStep) {
     row += b_.index * L::kBlockRows;
     col = firstCol(col);
     for (uint32_t k = begun_; k < b_.p.kSteps; ++k) {
       atStep(k);
-      step(a, row, col, b_.p.kFirst + k);
+      if (k < begunA_) {
+        stepB(b, col, b_.p.kFirst + k);
+      } else {
+        step(a, b, row, col, b_.p.kFirst + k);
+      }
     }
-    begun_ = 0;
+    begun_ = begunA_ = 0;
   }
   // Once all is loaded: until it has been multiplied, in both blocks, so that no arrival is on its way to a block that leaves.
   __device__ __forceinline__ void drain() {
@@ -47,20 +57,28 @@ class TileLoader {
   __device__ __forceinline__ uint32_t firstCol(uint32_t col) const {
     return C::kTurned ? col : col + b_.index * (C::kN / 2);
   }
-  __device__ __forceinline__ void step(const CUtensorMap* a, uint32_t row, uint32_t col, uint32_t k) {
-    const auto& p = b_.p;
-    const uint32_t to = b_.at(stage_ * L::kStageBytes);
-    const uint32_t full = b_.at(L::kFull + 8 * stage_);
+  __device__ __forceinline__ void step(const CUtensorMap* a, const CUtensorMap* b, uint32_t row, uint32_t col,
+                                       uint32_t k) {
     barrierWait(b_.at(L::kEmpty + 8 * stage_), parity_);
+    stepA(a, row, k, stage_);
+    stepB(b, col, k);
+  }
+  // Into a stage that is free.
+  __device__ __forceinline__ void stepA(const CUtensorMap* a, uint32_t row, uint32_t k, uint32_t stage) {
+    const uint32_t to = b_.at(stage * L::kStageBytes);
+    const uint32_t full = b_.at(L::kFull + 8 * stage);
     barrierExpect(full, L::kStageBytes);
     for (uint32_t i = 0; i < L::kStepK / kBoxK; ++i)
       loadBox(to + i * kChunkBytes, a, k * L::kStepK + i * kBoxK, row, full);
-    const uint32_t half = to + L::kABytes + b_.index * (L::kBBytes / 2);
+  }
+  __device__ __forceinline__ void stepB(const CUtensorMap* b, uint32_t col, uint32_t k) {
+    const uint32_t half = b_.at(stage_ * L::kStageBytes) + L::kABytes + b_.index * (L::kBBytes / 2);
+    const uint32_t full = b_.at(L::kFull + 8 * stage_);
     if constexpr (C::kAlongN) {
       for (uint32_t i = 0; i < C::kN / 128; ++i)
-        loadBoxToAll(half + i * kChunkBytes, &p.b, col + 64 * i, k * L::kStepK, full, 3);
+        loadBoxToAll(half + i * kChunkBytes, b, col + 64 * i, k * L::kStepK, full, 3);
     } else {
-      loadBoxToAll(half, &p.b, k * L::kStepK + (C::kTurned ? b_.index * kBoxK : 0), col, full, 3);
+      loadBoxToAll(half, b, k * L::kStepK + (C::kTurned ? b_.index * kBoxK : 0), col, full, 3);
     }
     next();
   }
@@ -72,7 +90,7 @@ class TileLoader {
   }
 
   const Block<C>& b_;
-  uint32_t stage_ = 0, parity_ = 1, begun_ = 0;
+  uint32_t stage_ = 0, parity_ = 1, begun_ = 0, begunA_ = 0;
 };
 
 // Loads the operands of every tile.  known: `step` is the first, to both blocks, and its loads begin before all else.
@@ -81,7 +99,7 @@ __device__ __forceinline__ void load(const Block<C>& b, bool known, StepOf<C> st
   using L = typename C::L;
   const bool leads = b.index == 0;
   TileLoader<C> loader(b);
-  if (known) loader.begin(&b.p.a, step.row, step.col);
+  if (known) loader.begin(&b.p.a, &b.p.b, step.row, step.col);
   Schedule<C> schedule(b);
   TaskReader<C> tasks(b);
   if (leads) {
@@ -107,7 +125,7 @@ __device__ __forceinline__ void load(const Block<C>& b, bool known, StepOf<C> st
       }
     }
     known = false;
-    loader.tile(&b.p.a, step.row, step.col, [](uint32_t) {});
+    loader.tile(&b.p.a, &b.p.b, step.row, step.col, [](uint32_t) {});
     // One tile ahead, and not before this one's loads are under way: who claims early takes what another would have begun sooner.
     if (leads) {
       if (first) schedule.awaitOthers();

@@ -26,9 +26,10 @@ constexpr KernelEntry<GemmRsParams> spanning() {
 
 template <>
 const KernelTable<GemmRsParams>& kernelTable<GemmRsParams, Type::MK_IN, MK_GENERAL>() {
-  static const KernelTable<GemmRsParams> table = {
-      {entry<128, false>(), entry<128, true>(), entry<256, false>(), entry<256, true>(),
-       spanning<sched::kTurnedCols, false>(), spanning<sched::kSpanningCols, false>(), spanning<sched::kSpanningCols, true>()}};
+  static const KernelTable<GemmRsParams> table = {{entry<128, false>(), entry<128, true>(), entry<256, false>(),
+                                                   entry<256, true>(), spanning<sched::kTurnedCols, false>(),
+                                                   spanning<sched::kSpanningCols, false>(),
+                                                   spanning<sched::kSpanningCols, true>()}};
   return table;
 }
 

@@ -34,8 +34,8 @@ std::string launchGemmRs(const RankMemory& memory, const sched::GemmRsPlan& plan
   // The host's table of ranks is not the device's.
   if (plan.shape.ranks.table != nullptr) p.plan.shape.ranks.table = p.order.ranks.table = memory.rankTable;
   p.partialFlags = plan.arrivalWords();
-  p.ownedParts =
-      plan.spanning ? spanningParts(plan) : static_cast<uint32_t>(plan.tilesOf(at.node, at.local) * sched::kClusterBlocks);
+  p.ownedParts = plan.spanning ? spanningParts(plan)
+                               : static_cast<uint32_t>(plan.tilesOf(at.node, at.local) * sched::kClusterBlocks);
   p.firstRow = static_cast<uint32_t>(plan.shards.first(rank));
   p.allRows = static_cast<uint32_t>(plan.shape.m);
   p.shardRows = static_cast<uint32_t>(plan.shards.height());

@@ -52,6 +52,8 @@ struct AgGemmPlan {
   uint64_t sliceCols = 0;    // 0: whole rows
   uint64_t groupChunks = 1;  // each rank's own affair
   bool spanning = false;     // tiles are of the whole A: likewise
+  bool turned =
+      false;  // tiles are of the product transposed, whose rows are columns of C: likewise; spanning, or of one rank
   Exchange exchange = Exchange::direct;
   RoleCounts roles;
 
@@ -284,13 +286,12 @@ struct AgGemmPlan {
     uint64_t shardRow = 0;                  // of the first row, within the shard
     uint64_t firstChunk = 0, endChunk = 0;  // the shard's chunks it waits for
   };
-  MK_HD constexpr uint64_t tileRows() const {  // of a whole shard, or of all
-    return ceilDiv(spanning ? shape.m : shards.height(), tileM);
-  }
-  MK_HD constexpr uint64_t tileCols() const { return ceilDiv(shape.n, tileN); }
+  MK_HD constexpr uint64_t rowsUnderTiles() const { return spanning ? shape.m : shards.height(); }
+  MK_HD constexpr uint64_t tileRows() const { return ceilDiv(turned ? shape.n : rowsUnderTiles(), tileM); }
+  MK_HD constexpr uint64_t tileCols() const { return ceilDiv(turned ? rowsUnderTiles() : shape.n, tileN); }
   MK_HD constexpr uint64_t positions() const { return tileRows() * tileCols() * (spanning ? 1 : shards.ranks); }
   MK_HD constexpr TileTask tileAt(uint64_t position) const {
-    if (spanning) return spanningTileAt(position);
+    if (spanning || turned) return wholeTileAt(position);
     const uint64_t perShard = tileRows() * tileCols();
     const uint64_t perNode = perShard * place().locals;
     const uint32_t distance = static_cast<uint32_t>(position / perNode);
@@ -349,12 +350,14 @@ struct AgGemmPlan {
   }
 
  private:
-  MK_HD constexpr TileTask spanningTileAt(uint64_t position) const {
+  // Of the whole A, by one rank that has it or where tiles span shards.
+  MK_HD constexpr TileTask wholeTileAt(uint64_t position) const {
     TileTask t;
     t.exists = true;
     t.tile = position;
-    t.from = wholeA();
-    t.shape = TileGrid{shape.m, shape.n, tileM, tileN, groupRows}.tile(position);
+    t.from = spanning ? wholeA() : mine();
+    t.shape = TileGrid{turned ? shape.n : shape.m, turned ? shape.m : shape.n, tileM, tileN, groupRows}.tile(position);
+    if (turned) t.shape = Tile{t.shape.col, t.shape.row, t.shape.cols, t.shape.rows};
     t.shardRow = t.shape.row;
     if (shape.k == 0) return t;
     t.firstChunk = chunkNumber(t.shape.row);
@@ -378,6 +381,7 @@ MK_HD constexpr AgGemmPlan planAgGemm(const AgGemmShape& shape, const GemmChoice
   p.shards = Shards{shape.m, nodes * locals};
   p.tileM = choice.tileM != 0 ? choice.tileM : 64;
   p.tileN = choice.tileN != 0 ? choice.tileN : 64;
+  p.turned = choice.turned;
   p.exchange = choice.exchange != 0 ? static_cast<Exchange>(choice.exchange) : Exchange::direct;
 
   // A power of two, so that it divides a tile's rows or is a multiple of them: about 256 KiB, less where a shard would have
@@ -396,7 +400,8 @@ MK_HD constexpr AgGemmPlan planAgGemm(const AgGemmShape& shape, const GemmChoice
   }
   // A notification has room for 2^20 slots: larger shards travel in larger chunks.
   while (p.slots() > kMaxSlots - kControlSlots) p.chunkRows *= 2;
-  p.spanning = tilesBetterSpan(p.shards, nodes, p.tileM);
+  p.spanning = choice.spanning == Spanning::byShape ? tilesBetterSpan(p.shards, nodes, p.tileM)
+                                                    : choice.spanning == Spanning::always;
 
   p.roles.send = nodes > 1 ? 1 : 0;
   if (nodes * locals > 1 || shape.gathered != Gathered::none)

@@ -27,6 +27,7 @@ struct AgOrder {
   uint32_t mostChunks = 0;
   bool empty = false;     // A has no columns
   bool spanning = false;  // tiles are of the whole A
+  bool turned = false;    // and of the product transposed
   RankMap ranks;
   FastDivision byNode, byShard, byLocals, byGroup, byRows, byShardLast, byNodeLast, byChunk, byHeight;
 
@@ -41,7 +42,7 @@ struct AgOrder {
         local(p.place().local),
         m(static_cast<uint32_t>(p.shape.m)),
         n(static_cast<uint32_t>(p.shape.n)),
-        height(static_cast<uint32_t>(p.spanning ? p.shape.m : p.shards.height())),
+        height(static_cast<uint32_t>(p.rowsUnderTiles())),
         tileM(p.tileM),
         tileN(p.tileN),
         groupRows(p.groupRows),
@@ -49,6 +50,7 @@ struct AgOrder {
         mostChunks(static_cast<uint32_t>(p.mostChunks())),
         empty(p.shape.k == 0),
         spanning(p.spanning),
+        turned(p.turned),
         ranks(p.shape.ranks) {
     const uint32_t shardRows = static_cast<uint32_t>(p.tileRows());
     const uint32_t nodeRows = shardRows * locals;
@@ -91,15 +93,16 @@ struct AgOrder {
       s.local = local >= before ? local - before : local + locals - before;
       s.rank = ranks.rank(s.node, s.local);
     }
-    s.shardRow = tileRow * tileM;
+    const uint32_t high = turned ? tileN : tileM, wide = turned ? tileM : tileN;
+    s.shardRow = (turned ? tileCol : tileRow) * high;
     const uint64_t first = uint64_t{s.rank} * height;
     const uint32_t rows = first >= m ? 0 : m - first < height ? static_cast<uint32_t>(m - first) : height;
     if (s.shardRow >= rows) return s;
     s.exists = true;
     s.row = static_cast<uint32_t>(first) + s.shardRow;
-    s.col = tileCol * tileN;
-    s.rows = rows - s.shardRow < tileM ? rows - s.shardRow : tileM;
-    s.cols = n - s.col < tileN ? n - s.col : tileN;
+    s.col = (turned ? tileRow : tileCol) * wide;
+    s.rows = rows - s.shardRow < high ? rows - s.shardRow : high;
+    s.cols = n - s.col < wide ? n - s.col : wide;
     if (empty) return s;
     s.firstChunk = chunkOf(s.shardRow);
     s.endChunk = chunkOf(s.shardRow + s.rows - 1) + 1;

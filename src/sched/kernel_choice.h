@@ -53,8 +53,8 @@ struct KernelShape {
   uint32_t locals = 1, nodes = 1;
   uint32_t deviceClusters = 66;  // that fit on the device at once
   bool staged = false;           // C is an ordinary pointer
-  // What not all kernels can do.  AllReduce: tiles may be turned: B is (N, K), the result is rounded sums of the inputs' type in a
-  // window, on one node.  ReduceScatter: they may span shards, and turned, likewise.
+  // What not all kernels can do.  Tiles may be turned: B is (N, K), the result is rounded sums of the inputs' type (AllReduce: in a
+  // window), on one node.  They may span shards: AllGather; ReduceScatter likewise, of any B.
   bool turnable = false, spannable = false;
   uint32_t tileN = 0;          // the caller's choice, or 0
   uint32_t receiveAgents = 0;  // the caller's choice, or 0
@@ -82,7 +82,7 @@ MK_HD constexpr void chooseMoves(const KernelShape& s, KernelChoice* c) {
     c->chunkRows = 1;
     while (c->chunkRows < 32 && c->chunkRows < shards.height()) c->chunkRows *= 2;
     const uint64_t slices = ceilDiv(c->chunkRows * rowBytes, kMoveBytes);
-    c->sliceCols = slices > 1 ? static_cast<uint32_t>(alignUp(ceilDiv(s.k, slices), 64)) : 0;
+    c->sliceCols = slices > 1 ? static_cast<uint32_t>(alignUp(ceilDiv(s.k, slices), stepK(true))) : 0;
     c->groupChunks = 1;
     while (slices <= 1 && c->chunkRows < 128 && c->chunkRows * 2 * rowBytes <= kMoveBytes) c->chunkRows *= 2;
     return;
@@ -110,10 +110,14 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   if (s.turnable && s.tileN == 0 && s.m <= kTurnedCols) {
     // As long as it takes to read B: a tile of 256 rows would be computed for a few, in as long again.
     c.turned = true;
-    c.spanning = s.operation == Operation::gemmRs;
+    c.spanning = s.operation == Operation::gemmRs || (s.operation == Operation::agGemm && s.locals > 1);
     c.tileN = kTurnedCols;
     const uint64_t tiles = ceilDiv(s.n, kTurnedRows);
     c.clusters = static_cast<uint32_t>(larger(1, smaller(tiles, s.deviceClusters)));
+    if (s.operation == Operation::agGemm) {
+      if (s.locals > 1) c.clusters = s.deviceClusters;  // whoever has no tile moves rows
+      chooseMoves(s, &c);
+    }
     return c;
   }
   // No tile has rows of two shards, where there are any, unless tiles are better of all.
