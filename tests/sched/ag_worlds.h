@@ -59,6 +59,7 @@ inline std::string describe(const AgGemmPlan& p) {
     << (p.exchange == Exchange::ring ? ", ring" : ", direct") << ", gathered "
     << static_cast<uint32_t>(p.shape.gathered);
   if (p.spanning) s << ", tiles span shards";
+  if (p.turned) s << ", turned";
   if (p.slices() > 1) s << ", slices of " << p.sliceCols;
   return s.str();
 }
@@ -82,6 +83,12 @@ void forSpanningPlans(const Visit& visit) {
           choice.tileM = 64;
           while (variant % 2 == 0 && tilesBetterSpan(Shards{m, locals}, 1, choice.tileM - 1)) --choice.tileM;
           choice.tileN = 16;
+          if (variant % 5 == 0) {
+            choice.turned = true;
+            choice.spanning = Spanning::always;
+            choice.tileM = 16;
+            choice.tileN = 4 + variant % 7;
+          }
           choice.chunkRows = chunkRows;
           choice.sliceCols = 64;
           choice.groupChunks = 1;
