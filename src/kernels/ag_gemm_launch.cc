@@ -11,7 +11,7 @@ std::string launchAgGemm(const RankMemory& memory, const sched::AgGemmPlan& plan
   MapMaker maps(memory.own);
   const sched::Shards& shards = plan.shards;
   const uint64_t n = plan.shape.n, k = plan.shape.k;
-  fillParams(&p, &maps, memory, choice, hash, op, shards.rows(plan.mine().rank), n);
+  fillParams(&p, &maps, memory, choice, hash, op, shards.rows(plan.mine().rank), shards.m, n);
   p.plan = plan;
   p.order = sched::AgOrder(plan);
   p.moves = sched::AgMoves(plan);
@@ -29,7 +29,7 @@ std::string launchAgGemm(const RankMemory& memory, const sched::AgGemmPlan& plan
   char* const shortC = inWhole == shards.m ? nullptr : op.c + inWhole * op.cStride * typeBytes(op.out);
   maps.writesPlanes(&p.shortC, {"C", op.out, shortC, shards.m - inWhole, n, op.cStride}, 64, 1);
   // Of rows in tiles: where these are turned they are what the blocks of a cluster share.
-  const uint32_t boxRows = choice.turned ? sched::kTurnedCols : sched::kClusterRows / sched::kClusterBlocks;
+  const uint32_t boxRows = choice.turned ? turnedBoxRows(shards.m) : sched::kClusterRows / sched::kClusterBlocks;
   const char* const heap = memory.heaps[memory.place.local];
   const uint64_t packedRows = plan.dataBytes() == 0 ? 0 : plan.dataBytes() / plan.rowBytes();
   for (uint32_t bank = 0; bank < 2; ++bank)

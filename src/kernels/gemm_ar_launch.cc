@@ -9,7 +9,7 @@ std::string launchGemmAr(const RankMemory& memory, const sched::GemmArPlan& plan
   MapMaker maps(memory.own);
   // The plan of turned tiles is of the product transposed.
   const uint64_t m = choice.turned ? plan.shape.n : plan.shape.m, n = choice.turned ? plan.shape.m : plan.shape.n;
-  fillParams(&p, &maps, memory, choice, hash, op, m, n);
+  fillParams(&p, &maps, memory, choice, hash, op, m, m, n);
   p.plan = plan;
   p.order = sched::TileOrder(plan);
   p.partialFlags = plan.arrivalWords();

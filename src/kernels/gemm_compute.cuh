@@ -277,8 +277,28 @@ class Computer {
         __syncwarp();
         if (adds && lane_ == 0) barrierArrive(b_.at(L::kPartialTaken));
       }
-      if (keeps && kBand * 64 < t.cols) images(sums, t.cols, 0, nullptr, 0, kBand);
+      if (keeps && kBand * 64 < t.cols) storeOwn(sums, t, part, kBand);
     });
+  }
+
+  // This rank's rows of a band of a tile that spans shards, to C: two neighbours of a row at a time, of which four threads have
+  // 16 bytes.  (The copy unit cannot: a box that begins before the first row of C is an illegal instruction to it.)
+  __device__ __forceinline__ void storeOwn(const float* v, const Task& t, const RowSpan& part, int band) const {
+    if (__any_sync(0xffffffffu, sharedLoadAcquire(b_.at(L::kFailed)) != 0)) return;
+    const RowSpan own = part.with(b_.shard(b_.local()));
+    const uint32_t n = C::kTurned ? p_.order.m : p_.order.n;
+    char* const c = static_cast<char*>(p_.operands.c);
+#pragma unroll
+    for (uint32_t i = 0; i < 16; ++i) {
+      const uint32_t across = i / 2 * 8, down = warp_ * 16 + i % 2 * 8;
+      uint32_t pair = pack(In(), v[2 * i], v[2 * i + 1]);
+      if constexpr (C::kTurned) pair = turnedMatrix(pair);
+      const uint32_t row = C::kTurned ? t.col + across + lane_ / 4 : t.row + b_.firstRow(group_) + down + lane_ / 4;
+      const uint32_t col =
+          (C::kTurned ? t.row + b_.firstRow(group_) + down : t.col + band * 64 + across) + lane_ % 4 * 2;
+      if (row < own.first || row >= own.end || col >= n) continue;
+      *reinterpret_cast<uint32_t*>(c + (uint64_t{row - p_.firstRow} * p_.operands.cStride + col) * 2) = pair;
+    }
   }
 
   // Calls work(number of the band) for each, known at compile time: registers have no index.

@@ -94,6 +94,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
     const uint32_t thread = threadIdx.x - 128;
     if (computes) {
       Computer<C>(b, thread).run();
+      // All have read what peers have sent.  Elsewhere nobody is told before the storing warps have all that was made of it.
+      if constexpr (C::kSpanning) namedSync(BlockPlatform::kAgentBarrier, BlockPlatform::kThreads);
     } else if constexpr (C::kGeneral) {
       const bool receives = ticket < receivers;
       Receiver<C> receiver(b, receives ? sched::Role::receive : sched::Role::copyOut, thread,

@@ -67,7 +67,7 @@ class TileLoader {
   __device__ __forceinline__ void stepA(const CUtensorMap* a, uint32_t row, uint32_t k, uint32_t stage) {
     const uint32_t to = b_.at(stage * L::kStageBytes);
     const uint32_t full = b_.at(L::kFull + 8 * stage);
-    barrierExpect(full, L::kStageBytes);
+    barrierExpect(full, C::kTurned ? L::kABytes + 2 * b_.p.turnedBoxBytes : L::kStageBytes);
     for (uint32_t i = 0; i < L::kStepK / kBoxK; ++i)
       loadBox(to + i * kChunkBytes, a, k * L::kStepK + i * kBoxK, row, full);
   }
@@ -407,15 +407,19 @@ class FlagKeeper {
     if (inBand_ == 0 && from_ == 0 && watched_ > 0 && !barrierTest(b_.at(L::kPartialTaken), (watched_ - 1) & 1))
       return false;
     const uint32_t peer = sched::unskipSelf(from_, b_.local());
-    // Producer: local rank `peer`, in raise().
-    const auto polled =
-        platform_.poll(protocol::heap(b_.local(), flags_ + b_.partialFlag(t.ownedTile, peer, b_.local(), inBand_) * 8),
-                       epoch_, protocol::Match::equal,
-                       protocol::Why{protocol::Stage::partial, static_cast<int32_t>(peer), -1, t.tile}, &polls_);
+    // Producer: local rank `peer`, in raise().  Last, where the computing warps store the own rows: this launch's control agent.
+    const bool entering = C::kSpanning && from_ + 1 == b_.locals();
+    const auto polled = platform_.poll(
+        entering ? protocol::own(protocol::OwnLayout::allEntered)
+                 : protocol::heap(b_.local(), flags_ + b_.partialFlag(t.ownedTile, peer, b_.local(), inBand_) * 8),
+        epoch_, protocol::Match::equal,
+        entering ? protocol::Why{protocol::Stage::entered, -1, -1, 0}
+                 : protocol::Why{protocol::Stage::partial, static_cast<int32_t>(peer), -1, t.tile},
+        &polls_);
     if (polled == Polled::notYet) return false;
     if (polled == Polled::leave) sharedStoreRelease(b_.at(L::kFailed), 1);
     polls_ = {};
-    if (++from_ + 1 < b_.locals()) return false;
+    if (++from_ + (C::kSpanning ? 0 : 1) < b_.locals()) return false;
     from_ = 0;
     if (inBand_ == 0) {
       ++watched_;

@@ -1,5 +1,5 @@
-// The storing warps where tiles span shards (GEMM+ReduceScatter, sched/gemm_rs.h): of each tile first what peers collect, as it lies
-// in registers, then the own rows of the result.
+// The storing warps where tiles span shards (GEMM+ReduceScatter, sched/gemm_rs.h): what peers collect of each tile, as it lies in
+// registers.  The own rows of the result are stored by those who made them.
 #pragma once
 
 #include "kernels/gemm_move.cuh"
@@ -30,12 +30,6 @@ class SpanningStorer {
         letGo(count_);
         sharedStoreRelease(b_.at(L::kHanded + 4 * group_), ++handed);
       }
-      if (b_.keeps(part)) keep(t, chunks);
-    }
-    if (b_.alone()) {
-      storesRead<0>();
-    } else {
-      storesComplete();
     }
     barrierArrive(b_.at(L::kDrained));
   }
@@ -77,27 +71,6 @@ class SpanningStorer {
       letGoButOne();
     }
   }
-  __device__ __forceinline__ void keep(const Task& t, uint32_t chunks) {
-    // User memory is written once all have entered with the same plan.
-    for (uint32_t l = 0; l < b_.locals(); ++l) {
-      if (l != b_.local()) open(l);
-    }
-    const uint32_t row = t.row + b_.firstRow(group_);
-    for (uint32_t j = 0; j < chunks; ++j) {
-      const uint32_t from = takeChunk();
-      if (!bad_) {
-        // What are not this rank's rows lies before the first or behind the last of its C, and is not stored.
-        if constexpr (C::kTurned) {
-          storeBox(&b_.p.c, from, row, t.col - b_.p.firstRow);
-        } else {
-          storeBox(&b_.p.c, from, t.col + j * kChunkCols, row - b_.p.firstRow);
-        }
-        storesCommit();
-      }
-      letGoButOne();
-    }
-  }
-
   __device__ __forceinline__ uint32_t slotOf(uint32_t chunk) const {
     return group_ * L::kBuffers + chunk % L::kBuffers;
   }
@@ -122,34 +95,24 @@ class SpanningStorer {
     for (; letGo_ < until; ++letGo_) barrierArrive(b_.at(L::kChunkEmpty + 8 * slotOf(letGo_)));
   }
 
-  __device__ __forceinline__ void require(bool ok) {
-    if (ok) return;
-    bad_ = true;
-    sharedStoreRelease(b_.at(L::kFailed), 1);
-  }
-  __device__ __forceinline__ void open(uint32_t l) {
-    if (bad_ || (openPeers_ >> l & 1) != 0) return;
-    openPeers_ |= 1u << l;
-    // Producer: this launch's control agent, once the peer has entered.
-    require(platform_.wait(protocol::own(protocol::OwnLayout::peerOpen(l)), platform_.epoch(), protocol::Match::equal,
-                           protocol::Why{protocol::Stage::entered, static_cast<int32_t>(l), -1, 0}));
-  }
   // As in store(): ahead of the peer's entering.
   __device__ __forceinline__ void openBank(uint32_t l) {
     if (bad_ || (openBanks_ >> l & 1) != 0) return;
     openBanks_ |= 1u << l;
     if (platform_.epoch() < 2) return;
     // Producer: local rank l, in settle() or FlagKeeper::finish().
-    require(platform_.wait(protocol::heap(b_.local(), b_.p.memory.controlLayout.doneLocal(l)), platform_.epoch() - 2,
-                           protocol::Match::atLeast,
-                           protocol::Why{protocol::Stage::done, static_cast<int32_t>(l), -1, 0}));
+    if (platform_.wait(protocol::heap(b_.local(), b_.p.memory.controlLayout.doneLocal(l)), platform_.epoch() - 2,
+                       protocol::Match::atLeast, protocol::Why{protocol::Stage::done, static_cast<int32_t>(l), -1, 0}))
+      return;
+    bad_ = true;
+    sharedStoreRelease(b_.at(L::kFailed), 1);
   }
 
   const Block<C>& b_;
   const uint32_t group_;
   LanePlatform<C::kGeneral> platform_;
-  uint32_t count_ = 0, letGo_ = 0;          // chunks so far, those whose buffers are free again
-  uint32_t openBanks_ = 0, openPeers_ = 0;  // a bit for each peer
+  uint32_t count_ = 0, letGo_ = 0;  // chunks so far, those whose buffers are free again
+  uint32_t openBanks_ = 0;          // a bit for each peer
   bool bad_ = false;
 };
 

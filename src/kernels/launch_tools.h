@@ -40,10 +40,15 @@ class MapMaker {
   std::string why_;
 };
 
-// What all operations' parameters have.  `rows`: of A.
+// Of turned tiles: rows of A in a box.
+inline uint32_t turnedBoxRows(uint64_t rows) {
+  return static_cast<uint32_t>(sched::smaller(sched::kTurnedCols, sched::alignUp(sched::larger(1, rows), 8)));
+}
+
+// What all operations' parameters have.  `rows`: of A, of `allRows` that tiles are of.
 template <class Params>
 void fillParams(Params* p, MapMaker* maps, const RankMemory& memory, const sched::KernelChoice& choice, uint32_t hash,
-                const GemmOperands& op, uint64_t rows, uint64_t n) {
+                const GemmOperands& op, uint64_t rows, uint64_t allRows, uint64_t n) {
   p->memory = memory;
   p->choice = choice;
   p->operands = op;
@@ -52,7 +57,9 @@ void fillParams(Params* p, MapMaker* maps, const RankMemory& memory, const sched
   p->kFirst = op.k == 0 ? 1 : 0;
   if (choice.turned) {
     maps->reads(&p->a, {"B", op.in, op.b, n, op.k, op.bStride}, sched::kTurnedRows / 2);
-    maps->reads(&p->b, {"A", op.in, op.a, rows, op.k, op.aStride}, choice.tileN);
+    const uint32_t boxRows = turnedBoxRows(allRows);
+    p->turnedBoxBytes = boxRows * 128;
+    maps->reads(&p->b, {"A", op.in, op.a, rows, op.k, op.aStride}, boxRows);
     return;
   }
   maps->reads(&p->a, {"A", op.in, op.a, rows, op.k, op.aStride}, 128);
@@ -72,7 +79,7 @@ std::string launchKernel(const char* name, Params* params, bool general, cudaStr
   const GemmOperands& op = params->operands;
   const sched::KernelChoice& choice = params->choice;
   const uint32_t which = choice.turned ? kTurnedEntry
-                                       : (choice.spanning         ? kSpanningEntry
+                                       : (choice.spanning       ? kSpanningEntry
                                           : choice.tileN == 256 ? 2
                                                                 : 0) +
                                              (op.bTransposed ? 0 : 1);

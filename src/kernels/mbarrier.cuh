@@ -154,6 +154,12 @@ __device__ __forceinline__ void storeMatricesTurned(uint32_t address, uint32_t a
                "r"(c), "r"(d)
                : "memory");
 }
+// An 8 x 8 matrix of 16-bit elements in the fragments of a warp, transposed.
+__device__ __forceinline__ uint32_t turnedMatrix(uint32_t a) {
+  uint32_t r;
+  asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(a));
+  return r;
+}
 
 // Programmatic dependent launch: the next launch may be set up; what the one before has written may be read.
 __device__ __forceinline__ void letNextLaunch() { asm volatile("griddepcontrol.launch_dependents;" ::: "memory"); }

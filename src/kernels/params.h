@@ -29,6 +29,8 @@ struct GemmParams {
   uint32_t hash;
   uint32_t kSteps;  // of sched::stepK(), at least one
   uint32_t kFirst;  // the first of them: past the matrices' ends, where loads give zeros, if K is 0
+  // Of turned tiles, a box of rows of A, no more than there are: whatever lies behind it gives columns that nobody stores.
+  uint32_t turnedBoxBytes;
 };
 
 // Partial results travel.
