@@ -149,6 +149,12 @@ std::vector<AgCase> gatherCases(bool network) {
     add({.m = 32, .n = 136, .k = 2048, .in = mkFloat16, .out = mkFloat16, .inPlace = true});
     add({.m = 13, .n = 264, .k = 5000, .transposed = true, .padding = 8});
     add({.m = 64, .n = 128, .k = 64, .inPlace = true});
+    // Turned ones: one tile a cluster and several, A of fewer rows than ranks, of no columns.
+    add({.m = 64, .n = 1032, .nStep = 128, .k = 2056, .transposed = true, .inPlace = true});
+    add({.m = 50, .n = 3000, .k = 136, .in = mkFloat16, .out = mkFloat16, .transposed = true, .padding = 8});
+    add({.m = 2, .n = 72, .k = 328, .transposed = true});
+    add({.m = 8, .n = 8200, .k = 4104, .transposed = true, .inPlace = true});
+    add({.m = 30, .n = 264, .k = 0, .transposed = true});
     for (const uint32_t exchange : {0u, MK_EXCHANGE_DIRECT, MK_EXCHANGE_RING}) {
       if (exchange != 0 && !network) continue;
       AgCase tuned{.m = 1300, .n = 600, .k = 96};
