@@ -38,10 +38,10 @@ cudaStreamCaptureStatus captureOf(cudaStream_t stream, unsigned long long* id) {
 }
 
 // Turned tiles may be asked for by name, as mkTuneQuery tells it.
-sched::GemmChoice turnedByName(const sched::KernelShape& s, sched::GemmChoice choice) {
-  if (s.turnable && s.m <= sched::kTurnedCols && choice.tileM == sched::kTurnedCols &&
-      (choice.tileN == 0 || choice.tileN == sched::kTurnedRows))
-    choice.tileM = choice.tileN = 0;
+sched::GemmChoice turnedByName(sched::KernelShape* s, sched::GemmChoice choice) {
+  s->turned = s->turnable && s->m <= sched::kMostTurnedRows && choice.tileM == sched::kTurnedCols &&
+              (choice.tileN == 0 || choice.tileN == sched::kTurnedRows);
+  if (s->turned) choice.tileM = choice.tileN = 0;
   return choice;
 }
 
@@ -109,7 +109,8 @@ void CudaPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::Gemm
   const protocol::GemmOperands& op = call->operands;
   s.turnable = op.bTransposed && isPlain(op) && op.out == op.in && op.wire == op.in && shape.place.nodes == 1 &&
                !(shape.staged && shape.place.locals > 1) && choice.tileM != sched::kClusterRows;
-  const sched::KernelChoice kernel = chooseKernel(s, shape.place, turnedByName(s, choice));
+  const sched::GemmChoice wanted = turnedByName(&s, choice);
+  const sched::KernelChoice kernel = chooseKernel(s, shape.place, wanted);
   sched::GemmArShape planned = shape;
   if (kernel.turned) std::swap(planned.m, planned.n);
   accept(call, kernel, sched::planGemmAr(planned, kernels::clusterChoice(kernel, choice), agents()));
@@ -132,7 +133,8 @@ void CudaPlatform::planGemmRs(const sched::GemmRsShape& shape, const sched::Gemm
   const protocol::GemmOperands& op = call->operands;
   s.spannable = isPlain(op) && op.out == op.in && op.wire == op.in && shape.place.nodes == 1;
   s.turnable = s.spannable && op.bTransposed && choice.tileM != sched::kClusterRows;
-  const sched::KernelChoice kernel = chooseKernel(s, shape.place, turnedByName(s, choice));
+  const sched::GemmChoice wanted = turnedByName(&s, choice);
+  const sched::KernelChoice kernel = chooseKernel(s, shape.place, wanted);
   accept(call, kernel, sched::planGemmRs(shape, kernels::clusterChoice(kernel, choice), agents()));
   call->plan.roles.receive = kernel.receiveClusters * sched::kClusterBlocks;
 }
@@ -153,7 +155,8 @@ void CudaPlatform::planAgGemm(const sched::AgGemmShape& shape, const sched::Gemm
   s.spannable = true;
   s.turnable =
       op.bTransposed && isPlain(op) && op.out == op.in && shape.place.nodes == 1 && choice.tileM != sched::kClusterRows;
-  const sched::KernelChoice kernel = chooseKernel(s, shape.place, turnedByName(s, choice));
+  const sched::GemmChoice wanted = turnedByName(&s, choice);
+  const sched::KernelChoice kernel = chooseKernel(s, shape.place, wanted);
   accept(call, kernel, sched::planAgGemm(shape, kernels::clusterChoice(kernel, choice), agents()));
   if (call->plan.sliceCols == 0) call->kernel.paceNs = 0;  // the caller's chunks: whole rows, which nothing holds up
   if (call->plan.roles.move != 0) call->plan.roles.move = kernel.movers;

@@ -17,10 +17,11 @@ MK_HD constexpr uint32_t mostFlagBands(uint32_t tileN) { return tileN == 128 ? 2
 
 enum class Operation : uint32_t { gemmAr, gemmRs, agGemm };
 
-// Up to kTurnedCols rows are computed in tiles of the product transposed: kTurnedRows rows of it, which are columns of C, half of
-// them in each block.  A block's warpgroups have the same rows, and half of each step's K each.
+// Few rows are computed in tiles of the product transposed: kTurnedRows rows of it, which are columns of C, half of them in each
+// block, by kTurnedCols.  A block's warpgroups have the same rows, and half of each step's K each.
 constexpr uint32_t kTurnedRows = 128;
 constexpr uint32_t kTurnedCols = 64;
+constexpr uint32_t kMostTurnedRows = 256;  // of C, that may be computed so
 
 // Of K that is loaded, and multiplied, at a step.
 MK_HD constexpr uint32_t stepK(bool turned) { return turned ? 128 : 64; }
@@ -56,6 +57,7 @@ struct KernelShape {
   // What not all kernels can do.  Tiles may be turned: B is (N, K), the result is rounded sums of the inputs' type (AllReduce: in a
   // window), on one node.  They may span shards: AllGather; ReduceScatter likewise, of any B.
   bool turnable = false, spannable = false;
+  bool turned = false;         // the caller's choice, if they may be
   uint32_t tileN = 0;          // the caller's choice, or 0
   uint32_t receiveAgents = 0;  // the caller's choice, or 0
 };
@@ -105,14 +107,20 @@ MK_HD constexpr void chooseMoves(const KernelShape& s, KernelChoice* c) {
   }
 }
 
+// Up to kTurnedCols rows take as long as it takes to read B: a tile of 256 rows would be computed for a few, in as long again.  More
+// are worth it while there is a cluster for each tile, which takes half as long as one of 256 x 128.
+MK_HD constexpr bool betterTurned(const KernelShape& s) {
+  return s.m <= kTurnedCols ||
+         (s.m <= kMostTurnedRows && ceilDiv(s.n, kTurnedRows) * ceilDiv(s.m, kTurnedCols) <= s.deviceClusters);
+}
+
 MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   KernelChoice c;
-  if (s.turnable && s.tileN == 0 && s.m <= kTurnedCols) {
-    // As long as it takes to read B: a tile of 256 rows would be computed for a few, in as long again.
+  if (s.turnable && s.tileN == 0 && (s.turned || betterTurned(s))) {
     c.turned = true;
     c.spanning = s.operation == Operation::gemmRs || (s.operation == Operation::agGemm && s.locals > 1);
     c.tileN = kTurnedCols;
-    const uint64_t tiles = ceilDiv(s.n, kTurnedRows);
+    const uint64_t tiles = ceilDiv(s.n, kTurnedRows) * ceilDiv(s.m, kTurnedCols);
     c.clusters = static_cast<uint32_t>(larger(1, smaller(tiles, s.deviceClusters)));
     if (s.operation == Operation::agGemm) {
       if (s.locals > 1) c.clusters = s.deviceClusters;  // whoever has no tile moves rows
