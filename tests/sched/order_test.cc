@@ -183,6 +183,21 @@ TEST_CASE("two rounds of narrow tiles are shared evenly, announced in bands and 
   s.m = kTurnedCols + 1;
   CHECK_FALSE(chooseKernel(s).turned);
   CHECK(chooseKernel(s).tileM() == kClusterRows);
+  // More rows: while there is a cluster for each tile, or by name.
+  s.n = 4096;
+  CHECK(chooseKernel(s).turned);
+  CHECK(chooseKernel(s).clusters == 64);
+  s.m = kMostTurnedRows;
+  CHECK_FALSE(chooseKernel(s).turned);
+  s.turned = true;
+  CHECK(chooseKernel(s).turned);
+  CHECK(chooseKernel(s).clusters == s.deviceClusters);
+  s.turned = false;
+  s.n = 2048;
+  CHECK(chooseKernel(s).turned);
+  s.m = kMostTurnedRows + 1;
+  CHECK_FALSE(chooseKernel(s).turned);
+  s.n = 5000;
   s.m = 1;
   s.tileN = 128;
   CHECK_FALSE(chooseKernel(s).turned);
