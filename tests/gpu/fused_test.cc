@@ -434,8 +434,8 @@ MK_ROLE(tuned) {
     wrong.tileM = 0, wrong.tileN = 64;
     refused(kScatter, &scatter, "tune.tileN is 64");
     refused(MK_OP_ALL_GATHER_GEMM, &gather, "tune.tileN is 64");
-    for (const AgOperands* o : {&ag, &few}) {
-      gather = o->args();
+    for (const AgOperands* each : {&ag, &few}) {
+      gather = each->args();
       gather.tune = nullptr;
       const mkTune_t chosen = ask(MK_OP_ALL_GATHER_GEMM, &gather);
       if (world.nodes > 1 && chosen.exchange != MK_EXCHANGE_DIRECT) throw std::string("not direct");
