@@ -50,9 +50,10 @@ sched::GemmChoice turnedByName(sched::KernelShape* s, sched::GemmChoice choice) 
 // `s`: but for what all operations have from the place, the device and the choice.
 sched::KernelChoice CudaPlatform::chooseKernel(sched::KernelShape s, const sched::Place& place,
                                                const sched::GemmChoice& choice) const {
+  static_assert(sched::kTurnedCols == 64 && sched::kTurnedRows == 128);  // as the text below says
   if (choice.tileM != 0 && choice.tileM != sched::kClusterRows)
-    fail(mkErrorInvalidArgument, "tune.tileM is %u; legal on the CUDA platform: 0 (automatic), %u", choice.tileM,
-         sched::kClusterRows);
+    fail(mkErrorInvalidArgument, "tune.tileM is %u; legal on the CUDA platform: 0 (automatic), %u%s", choice.tileM,
+         sched::kClusterRows, s.turnable && s.m <= sched::kMostTurnedRows ? ", or 64 with tileN 0 or 128" : "");
   if (choice.tileN != 0 && choice.tileN != 128 && choice.tileN != 256)
     fail(mkErrorInvalidArgument, "tune.tileN is %u; legal on the CUDA platform: 0 (automatic), 128, 256", choice.tileN);
   s.locals = place.locals;

@@ -27,7 +27,8 @@ std::shared_ptr<const OpCall> prepareGemmAr(const Comm& comm, const GemmArgs& ar
   addWindow(&hash, gemm.c);
   call->name = args.name;
   call->hash = hash.value();
-  call->text = describeGemm(args, gemm, describePlace(gemm.c), call->plan.grid.tileM, call->plan.grid.tileN) +
+  const mkTune_t chosen = call->tune();
+  call->text = describeGemm(args, gemm, describePlace(gemm.c), chosen.tileM, chosen.tileN) +
                format(", chunks of %u, %s)", call->plan.chunks.chunkTiles,
                       call->plan.rail.exchange == sched::Exchange::swap ? "swap" : "home");
   return call;

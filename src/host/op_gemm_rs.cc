@@ -22,8 +22,9 @@ std::shared_ptr<const OpCall> prepareGemmRs(const Comm& comm, const GemmArgs& ar
   sched::PlanHash hash = call->plan.hash();
   addGemm(&hash, args, gemm);
   call->hash = hash.value();
-  call->text = describeGemm(args, gemm, "shards", call->plan.tileM, call->plan.tileN) +
-               format(", chunks of %u)", call->plan.chunkTiles);
+  const mkTune_t chosen = call->tune();
+  call->text =
+      describeGemm(args, gemm, "shards", chosen.tileM, chosen.tileN) + format(", chunks of %u)", call->plan.chunkTiles);
   return call;
 }
 

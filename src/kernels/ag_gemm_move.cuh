@@ -1,6 +1,7 @@
 // The moving warps of a block of the AllGather+GEMM kernel.  Warp 0 (one thread) loads A, where it has come to, and B; warp 1 (all
 // its threads) looks whether the rows under the tiles to come are there; warp 2 (one thread) stores finished chunks to C; warp 3
-// (one thread) copies rows: of this rank's shard, and of what other nodes send, to the local peers, and to the caller's gathered A.
+// (one thread) copies rows: of this rank's shard, and of what other nodes send, to the local peers, to where tiles that span shards have all rows
+// from, and to the caller's gathered A.
 // The steps of the last are those of protocol::AgGemm.
 #pragma once
 
@@ -171,6 +172,7 @@ __device__ __forceinline__ void watchRows(const Block<C>& b, uint32_t lane) {
       // The rows were written by copy units, peers' ones too, or by a card, and the copy unit reads them next.
       fenceAsyncGlobal();
       failed = __any_sync(0xffffffffu, failed);
+      __syncwarp();  // what all lanes have seen is what the first tells of
       if (lane == 0) {
         if (failed) sharedStoreRelease(b.at(L::kFailed), 1);
         platform.progress();

@@ -23,6 +23,8 @@ constexpr uint32_t kDrainArrivals = 4;
 
 using sched::Operation;
 
+static_assert(kTurnedABytes == sched::kTurnedRows / sched::kClusterBlocks * sched::stepK(true) * 2);
+
 // Offsets in shared memory.
 template <int kN, Operation kOp>
 struct Layout {
@@ -32,7 +34,6 @@ struct Layout {
   static constexpr bool kTurned = kN == sched::kTurnedCols;
   static constexpr uint32_t kBlockRows = (kTurned ? sched::kTurnedRows : sched::kClusterRows) / sched::kClusterBlocks;
   static constexpr uint32_t kStepK = sched::stepK(kTurned);
-  static constexpr uint32_t kStages = kTurned ? (kMoves ? 5 : 6) : kN == 256 ? 3 : 5;
   // Warpgroups that finish tiles.
   static constexpr uint32_t kFinishers = kTurned ? 1 : 2;
   // Chunks of a finished tile, per warpgroup that finishes some; and of rows on their way to a peer.
@@ -41,7 +42,9 @@ struct Layout {
   static constexpr uint32_t kABytes = kBlockRows * kStepK * 2;
   static constexpr uint32_t kBBytes = kN * kStepK * 2;
   static constexpr uint32_t kStageBytes = kABytes + kBBytes;
-  static constexpr uint32_t kChunks = kStages * kStageBytes;
+  // Turned: at most; with 64 rows of A there are turnedStageRoom() / 32 KiB.
+  static constexpr uint32_t kStages = kTurned ? kMostTurnedStages : kN == 256 ? 3 : 5;
+  static constexpr uint32_t kChunks = kTurned ? turnedStageRoom(kMoves) : kStages * kStageBytes;
   // Turned: sums over half of K, from the warpgroup that does not finish tiles to the one that does.
   static constexpr uint32_t kHalfSums = kChunks + kFinishers * kBuffers * kChunkBytes;
   static constexpr uint32_t kHalfSumsBytes = kTurned ? kBlockRows * kN * 4 : 0;
@@ -202,6 +205,11 @@ struct Block {
       return row;
     }
   }
+  // Stages of operands, and their bytes: turned tiles have the more of them the fewer rows of A there are.  A box of these may be
+  // shorter than what is multiplied: what lies behind it gives columns that nobody stores.
+  __device__ __forceinline__ uint32_t stages() const { return C::kTurned ? p.turnedStages : C::L::kStages; }
+  __device__ __forceinline__ uint32_t halfOfB() const { return C::kTurned ? p.turnedBoxBytes : C::L::kBBytes / 2; }
+  __device__ __forceinline__ uint32_t stageBytes() const { return C::L::kABytes + 2 * halfOfB(); }
   // Whether warpgroup `group` does more than multiply.
   __device__ __forceinline__ bool finishes(uint32_t group) const { return !C::kTurned || group == 0; }
   // Rows of a tile that it finishes: the first of them, and how many there are.

@@ -1,7 +1,7 @@
 // The computing warpgroups: the main loop, and what becomes of a tile's sums.  A peer's tile is
 // rounded and handed to the storing warp in the order in which it lies in registers; to an own one the peers' partial results
 // are added, and it is finished and handed on as an image of the result, or, with several nodes, stored as the node's sum.
-// Of turned tiles the first warpgroup does so, when the second, which has the other half of K, has handed it its sums.
+// Of a tile that spans shards both: peers' rows are handed on, own ones stored to C from here.  Of turned tiles the first warpgroup does so, when the second, which has the other half of K, has handed it its sums.
 #pragma once
 
 #include <type_traits>
@@ -173,10 +173,10 @@ class Computer {
 
   __device__ __forceinline__ void step(uint32_t k) {
     barrierWait(b_.at(L::kFull + 8 * stage_), parity_);
-    const uint32_t at = b_.at(stage_ * L::kStageBytes);
+    const uint32_t at = b_.at(stage_ * b_.stageBytes());
     // Its rows; turned: its half of K.
     const uint64_t a = operandAlongK(at + group_ * 64 * 128);
-    const uint32_t b = at + L::kABytes + (C::kTurned ? group_ * 64 * 128 : 0);
+    const uint32_t b = at + L::kABytes + (C::kTurned ? group_ * b_.halfOfB() : 0);
     const uint64_t bAt = kAlongN ? operandAlongN(b) : operandAlongK(b);
     productsFence();
 #pragma unroll
@@ -191,7 +191,7 @@ class Computer {
       release(previous_);
     }
     previous_ = stage_;
-    if (++stage_ == L::kStages) {
+    if (++stage_ == b_.stages()) {
       stage_ = 0;
       parity_ ^= 1;
     }

@@ -22,7 +22,7 @@ class TileLoader {
   }
   // Their part that is of `a`, for as many steps as there is room for, where `b` may take longer to be there.
   __device__ __forceinline__ void beginA(const CUtensorMap* a, uint32_t row) {
-    begunA_ = b_.p.kSteps < L::kStages ? b_.p.kSteps : L::kStages;
+    begunA_ = b_.p.kSteps < b_.stages() ? b_.p.kSteps : b_.stages();
     for (uint32_t k = 0; k < begunA_; ++k) stepA(a, row + b_.index * L::kBlockRows, b_.p.kFirst + k, k);
   }
   // row: of the tile's first row in `a`.  atStep(k) is called before each step that is not begun.
@@ -43,7 +43,7 @@ class TileLoader {
   }
   // Once all is loaded: until it has been multiplied, in both blocks, so that no arrival is on its way to a block that leaves.
   __device__ __forceinline__ void drain() {
-    for (uint32_t i = 0; i < L::kStages; ++i) {
+    for (uint32_t i = 0; i < b_.stages(); ++i) {
       barrierWait(b_.at(L::kEmpty + 8 * stage_), parity_);
       next();
     }
@@ -65,14 +65,14 @@ class TileLoader {
   }
   // Into a stage that is free.
   __device__ __forceinline__ void stepA(const CUtensorMap* a, uint32_t row, uint32_t k, uint32_t stage) {
-    const uint32_t to = b_.at(stage * L::kStageBytes);
+    const uint32_t to = b_.at(stage * b_.stageBytes());
     const uint32_t full = b_.at(L::kFull + 8 * stage);
-    barrierExpect(full, C::kTurned ? L::kABytes + 2 * b_.p.turnedBoxBytes : L::kStageBytes);
+    barrierExpect(full, b_.stageBytes());
     for (uint32_t i = 0; i < L::kStepK / kBoxK; ++i)
       loadBox(to + i * kChunkBytes, a, k * L::kStepK + i * kBoxK, row, full);
   }
   __device__ __forceinline__ void stepB(const CUtensorMap* b, uint32_t col, uint32_t k) {
-    const uint32_t half = b_.at(stage_ * L::kStageBytes) + L::kABytes + b_.index * (L::kBBytes / 2);
+    const uint32_t half = b_.at(stage_ * b_.stageBytes()) + L::kABytes + b_.index * b_.halfOfB();
     const uint32_t full = b_.at(L::kFull + 8 * stage_);
     if constexpr (C::kAlongN) {
       for (uint32_t i = 0; i < C::kN / 128; ++i)
@@ -83,7 +83,7 @@ class TileLoader {
     next();
   }
   __device__ __forceinline__ void next() {
-    if (++stage_ == L::kStages) {
+    if (++stage_ == b_.stages()) {
       stage_ = 0;
       parity_ ^= 1;
     }

@@ -7,17 +7,14 @@ namespace {
 
 // Blocks' parts of tiles with rows that this rank collects, as Block::keeps() has it.
 uint32_t spanningParts(const sched::GemmRsPlan& plan) {
-  const uint64_t blockRows = plan.tileM / sched::kClusterBlocks;
-  const uint32_t local = plan.place().local;
-  uint64_t count = 0;
-  for (uint64_t i = 0; i < plan.positions(); ++i) {
-    const sched::GemmRsTile t = plan.spanningPart(i, local);
-    if (!t.exists) continue;
-    const uint64_t first = t.shape.row % plan.tileM / blockRows;
-    const uint64_t last = (t.shape.row + t.shape.rows - 1) % plan.tileM / blockRows;
-    count += plan.turned ? sched::kClusterBlocks : last - first + 1;
-  }
-  return static_cast<uint32_t>(count);
+  const uint32_t rank = plan.shape.ranks.rank(plan.place().node, plan.place().local);
+  const uint64_t first = plan.shards.first(rank), rows = plan.shards.rows(rank);
+  if (rows == 0) return 0;
+  const sched::TileGrid grid = plan.spanningGrid();
+  const uint64_t last = first + rows - 1, blockRows = plan.tileM / sched::kClusterBlocks;
+  return static_cast<uint32_t>(plan.turned ? sched::kClusterBlocks * grid.rowsOfTiles() *
+                                                 (last / plan.tileN - first / plan.tileN + 1)
+                                           : grid.colsOfTiles() * (last / blockRows - first / blockRows + 1));
 }
 
 }  // namespace
@@ -32,7 +29,8 @@ std::string launchGemmRs(const RankMemory& memory, const sched::GemmRsPlan& plan
   p.plan = plan;
   p.order = sched::RsOrder(plan.spanning ? plan.whole() : plan);
   // The host's table of ranks is not the device's.
-  if (plan.shape.ranks.table != nullptr) p.plan.shape.ranks.table = p.order.ranks.table = memory.rankTable;
+  if (plan.shape.ranks.table != nullptr) p.plan.shape.ranks.table = memory.rankTable;
+  if (p.order.ranks.table != nullptr) p.order.ranks.table = memory.rankTable;
   p.partialFlags = plan.arrivalWords();
   p.ownedParts = plan.spanning ? spanningParts(plan)
                                : static_cast<uint32_t>(plan.tilesOf(at.node, at.local) * sched::kClusterBlocks);

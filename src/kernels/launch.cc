@@ -48,6 +48,7 @@ std::string load(const void* kernel, uint32_t sharedBytes, KernelDevice* device)
   cudaFuncAttributes attributes = {};  // asking for them loads the kernel
   e = cudaFuncGetAttributes(&attributes, kernel);
   if (e != cudaSuccess) return failed("loading a kernel", e);
+  if (kernel == nullptr) return text("launching %s: this build has no kernel for the tiles chosen", name);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(sched::kClusterBlocks);
   config.blockDim = dim3(kThreads);

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <string>
+#include <type_traits>
 
 #include "kernels/kernel_table.h"
 
@@ -59,6 +60,9 @@ void fillParams(Params* p, MapMaker* maps, const RankMemory& memory, const sched
     maps->reads(&p->a, {"B", op.in, op.b, n, op.k, op.bStride}, sched::kTurnedRows / 2);
     const uint32_t boxRows = turnedBoxRows(allRows);
     p->turnedBoxBytes = boxRows * 128;
+    p->turnedStages =
+        static_cast<uint32_t>(sched::smaller(kMostTurnedStages, turnedStageRoom(std::is_same_v<Params, AgGemmParams>) /
+                                                                    (kTurnedABytes + 2 * p->turnedBoxBytes)));
     maps->reads(&p->b, {"A", op.in, op.a, rows, op.k, op.aStride}, boxRows);
     return;
   }
@@ -78,8 +82,9 @@ template <class Params>
 std::string launchKernel(const char* name, Params* params, bool general, cudaStream_t stream) {
   const GemmOperands& op = params->operands;
   const sched::KernelChoice& choice = params->choice;
+  const bool spanning = std::is_same_v<Params, GemmRsParams> && choice.spanning;  // others need no kernel of their own
   const uint32_t which = choice.turned ? kTurnedEntry
-                                       : (choice.spanning       ? kSpanningEntry
+                                       : (spanning              ? kSpanningEntry
                                           : choice.tileN == 256 ? 2
                                                                 : 0) +
                                              (op.bTransposed ? 0 : 1);

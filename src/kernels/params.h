@@ -20,6 +20,10 @@ using protocol::isPlain;
 using protocol::Type;
 using protocol::typeBytes;
 
+// Stages of turned tiles: rows of B of two boxes in K, and of A two boxes; room for all of them, where blocks move rows or not.
+constexpr uint32_t kTurnedABytes = 16384, kMostTurnedStages = 10;
+constexpr uint32_t turnedStageRoom(bool moves) { return (moves ? 5 : 6) * 32768; }
+
 // NOLINTBEGIN(cppcoreguidelines-pro-type-member-init)
 struct GemmParams {
   CUtensorMap a, b, c;  // of turned tiles a is B, and b is A
@@ -29,15 +33,15 @@ struct GemmParams {
   uint32_t hash;
   uint32_t kSteps;  // of sched::stepK(), at least one
   uint32_t kFirst;  // the first of them: past the matrices' ends, where loads give zeros, if K is 0
-  // Of turned tiles, a box of rows of A, no more than there are: whatever lies behind it gives columns that nobody stores.
-  uint32_t turnedBoxBytes;
+  // Of turned tiles: a box of rows of A, no more than there are, and stages.
+  uint32_t turnedBoxBytes, turnedStages;
 };
 
 // Partial results travel.
 struct GemmSumParams : GemmParams {
   // What the plan says at some cost, worked out beforehand.
   uint64_t partialFlags;  // first word of their kind
-  uint32_t ownedParts;    // own tiles times blocks of a cluster
+  uint32_t ownedParts;    // own tiles times blocks of a cluster; where tiles span shards, parts with own rows
 };
 
 struct GemmArParams : GemmSumParams {

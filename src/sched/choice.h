@@ -8,7 +8,7 @@ namespace mk::sched {
 constexpr uint32_t kMaxChunkTiles = 1u << 16;
 constexpr uint32_t kMaxChunkRows = 1u << 30;
 
-// Whether a tile of a reduce-scatter may have rows of several ranks: see GemmRsPlan.
+// Whether a tile may have rows of several ranks: see GemmRsPlan, AgGemmPlan.
 enum class Spanning : uint32_t { byShape, never, always };
 
 // Zero: automatic.
@@ -21,7 +21,7 @@ struct GemmChoice {
   uint32_t computeAgents = 0, receiveAgents = 0;
   uint32_t ownUnit = 0, ownLag = 0;  // of a reduce-scatter: see GemmRsPlan
   Spanning spanning = Spanning::byShape;
-  bool turned = false;  // likewise
+  bool turned = false;  // tiles are of the product transposed: likewise
   uint32_t parts = 0;   // agents that share a tile, each announcing its own rows (a cluster's blocks)
 };
 

@@ -32,7 +32,7 @@ constexpr uint32_t kSpanningCols = 128;
 struct KernelChoice {
   uint32_t tileN = 256;          // 128 or 256; turned: kTurnedCols
   bool turned = false;           // the plan is that of the product transposed
-  bool spanning = false;         // ReduceScatter: tiles have rows of several ranks
+  bool spanning = false;         // but AllReduce: tiles have rows of several ranks
   uint32_t paceNs = 0;           // between two pieces of 2 KiB that a warpgroup stores to peers; 0: as fast as they go
   uint32_t flagBands = 1;        // a tile is announced to peers in so many bands of columns
   uint32_t early = 1;            // steps of K before a tile's end at which the peers' partial results are loaded
@@ -107,11 +107,11 @@ MK_HD constexpr void chooseMoves(const KernelShape& s, KernelChoice* c) {
   }
 }
 
-// Up to kTurnedCols rows take as long as it takes to read B: a tile of 256 rows would be computed for a few, in as long again.  More
-// are worth it while there is a cluster for each tile, which takes half as long as one of 256 x 128.
+// Up to kTurnedCols rows take as long as it takes to read B: a tile of 256 rows would be computed for a few, in as long again.  Of
+// AllGather, where no results travel, more are worth it while there is a cluster for each tile.
 MK_HD constexpr bool betterTurned(const KernelShape& s) {
-  return s.m <= kTurnedCols ||
-         (s.m <= kMostTurnedRows && ceilDiv(s.n, kTurnedRows) * ceilDiv(s.m, kTurnedCols) <= s.deviceClusters);
+  return s.m <= kTurnedCols || (s.operation == Operation::agGemm && s.m <= kMostTurnedRows &&
+                                ceilDiv(s.n, kTurnedRows) * ceilDiv(s.m, kTurnedCols) <= s.deviceClusters);
 }
 
 MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {

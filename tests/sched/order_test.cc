@@ -183,9 +183,12 @@ TEST_CASE("two rounds of narrow tiles are shared evenly, announced in bands and 
   s.m = kTurnedCols + 1;
   CHECK_FALSE(chooseKernel(s).turned);
   CHECK(chooseKernel(s).tileM() == kClusterRows);
-  // More rows: while there is a cluster for each tile, or by name.
+  // More rows: of AllGather while there is a cluster for each tile, or by name.
   s.n = 4096;
+  CHECK_FALSE(chooseKernel(s).turned);
+  s.operation = Operation::agGemm;
   CHECK(chooseKernel(s).turned);
+  s.locals = 1;
   CHECK(chooseKernel(s).clusters == 64);
   s.m = kMostTurnedRows;
   CHECK_FALSE(chooseKernel(s).turned);
@@ -197,6 +200,7 @@ TEST_CASE("two rounds of narrow tiles are shared evenly, announced in bands and 
   CHECK(chooseKernel(s).turned);
   s.m = kMostTurnedRows + 1;
   CHECK_FALSE(chooseKernel(s).turned);
+  s.operation = Operation::gemmAr;
   s.n = 5000;
   s.m = 1;
   s.tileN = 128;

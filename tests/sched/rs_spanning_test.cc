@@ -163,7 +163,8 @@ bool ends(const Scatter& s, uint32_t agents, uint64_t (*order)(const GemmRsPlan&
           moved = true;
         }
         bool come = true;
-        for (const Rank& peer : ranks) come = come && (!p.spanningPart(tile, p.place().local).exists || peer.given[tile]);
+        for (const Rank& peer : ranks)
+          come = come && (!p.spanningPart(tile, p.place().local).exists || peer.given[tile]);
         if (!come) continue;
         tile = kNone;
         moved = true;
