@@ -3,22 +3,6 @@
 
 namespace mk::kernels {
 
-namespace {
-
-// Blocks' parts of tiles with rows that this rank collects, as Block::keeps() has it.
-uint32_t spanningParts(const sched::GemmRsPlan& plan) {
-  const uint32_t rank = plan.shape.ranks.rank(plan.place().node, plan.place().local);
-  const uint64_t first = plan.shards.first(rank), rows = plan.shards.rows(rank);
-  if (rows == 0) return 0;
-  const sched::TileGrid grid = plan.spanningGrid();
-  const uint64_t last = first + rows - 1, blockRows = plan.tileM / sched::kClusterBlocks;
-  return static_cast<uint32_t>(plan.turned ? sched::kClusterBlocks * grid.rowsOfTiles() *
-                                                 (last / plan.tileN - first / plan.tileN + 1)
-                                           : grid.colsOfTiles() * (last / blockRows - first / blockRows + 1));
-}
-
-}  // namespace
-
 std::string launchGemmRs(const RankMemory& memory, const sched::GemmRsPlan& plan, const sched::KernelChoice& choice,
                          uint32_t hash, const protocol::GemmOperands& op, cudaStream_t stream) {
   GemmRsParams p = {};
@@ -32,7 +16,7 @@ std::string launchGemmRs(const RankMemory& memory, const sched::GemmRsPlan& plan
   if (plan.shape.ranks.table != nullptr) p.plan.shape.ranks.table = memory.rankTable;
   if (p.order.ranks.table != nullptr) p.order.ranks.table = memory.rankTable;
   p.partialFlags = plan.arrivalWords();
-  p.ownedParts = plan.spanning ? spanningParts(plan)
+  p.ownedParts = plan.spanning ? static_cast<uint32_t>(plan.ownSpanningParts(sched::kClusterBlocks))
                                : static_cast<uint32_t>(plan.tilesOf(at.node, at.local) * sched::kClusterBlocks);
   p.firstRow = static_cast<uint32_t>(plan.shards.first(rank));
   p.allRows = static_cast<uint32_t>(plan.shape.m);

@@ -133,6 +133,15 @@ struct GemmRsPlan {
     count = t.exists ? static_cast<uint32_t>(end - begin) : 0;
     return t;
   }
+  // Of all tiles, each in so many parts of equal rows, those with some of this rank's; turned: a tile's parts all have its rows.
+  MK_HD constexpr uint64_t ownSpanningParts(uint32_t parts) const {
+    const uint32_t rank = shape.ranks.rank(place().node, place().local);
+    const uint64_t first = shards.first(rank), last = first + shards.rows(rank) - 1;
+    if (shards.rows(rank) == 0) return 0;
+    if (turned) return spanningGrid().rowsOfTiles() * parts * (last / tileN - first / tileN + 1);
+    const uint64_t height = tileM / parts;
+    return spanningGrid().colsOfTiles() * (last / height - first / height + 1);
+  }
   // As if one rank had all rows: its tiles are the spanning ones.
   MK_HD constexpr GemmRsPlan whole() const {
     GemmRsPlan p = *this;

@@ -113,6 +113,26 @@ TEST_CASE("partial results of spanning tiles have a place and flags each, the sa
   CHECK(places > 1000);
 }
 
+TEST_CASE("the parts of spanning tiles with own rows are counted without a look at each") {
+  uint64_t counted = 0;
+  forSpanning([&](const Scatter& s) {
+    for (const GemmRsPlan& p : s.plans) {
+      uint64_t count = 0;
+      const uint64_t height = p.tileM / 2;
+      for (uint64_t i = 0; i < p.positions(); ++i) {
+        const GemmRsTile t = p.spanningPart(i, p.place().local);
+        if (!t.exists) continue;
+        const uint64_t from = t.shape.row % p.tileM, to = from + t.shape.rows;
+        for (uint64_t part = 0; part < 2; ++part)
+          count += p.turned || (from < (part + 1) * height && to > part * height);
+      }
+      MUST(p.ownSpanningParts(2) == count, describe(p) << ": " << p.ownSpanningParts(2) << ", not " << count);
+      counted += count;
+    }
+  });
+  CHECK(counted > 1000);
+}
+
 TEST_CASE("tiles span shards where the kernel can do that") {
   KernelShape s;
   s.operation = Operation::gemmRs;
