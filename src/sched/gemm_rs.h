@@ -133,13 +133,13 @@ struct GemmRsPlan {
     count = t.exists ? static_cast<uint32_t>(end - begin) : 0;
     return t;
   }
-  // Of all tiles, each in so many parts of equal rows, those with some of this rank's; turned: a tile's parts all have its rows.
-  MK_HD constexpr uint64_t ownSpanningParts(uint32_t parts) const {
+  // Of all tiles, each in so many pieces of equal rows, those with some of this rank's; turned: a tile's pieces all have its rows.
+  MK_HD constexpr uint64_t ownSpanningParts(uint32_t pieces) const {
     const uint32_t rank = shape.ranks.rank(place().node, place().local);
     const uint64_t first = shards.first(rank), last = first + shards.rows(rank) - 1;
     if (shards.rows(rank) == 0) return 0;
-    if (turned) return spanningGrid().rowsOfTiles() * parts * (last / tileN - first / tileN + 1);
-    const uint64_t height = tileM / parts;
+    if (turned) return spanningGrid().rowsOfTiles() * pieces * (last / tileN - first / tileN + 1);
+    const uint64_t height = tileM / pieces;
     return spanningGrid().colsOfTiles() * (last / height - first / height + 1);
   }
   // As if one rank had all rows: its tiles are the spanning ones.
