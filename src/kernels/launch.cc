@@ -48,7 +48,6 @@ std::string load(const void* kernel, uint32_t sharedBytes, KernelDevice* device)
   cudaFuncAttributes attributes = {};  // asking for them loads the kernel
   e = cudaFuncGetAttributes(&attributes, kernel);
   if (e != cudaSuccess) return failed("loading a kernel", e);
-  if (kernel == nullptr) return text("launching %s: this build has no kernel for the tiles chosen", name);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(sched::kClusterBlocks);
   config.blockDim = dim3(kThreads);
@@ -147,6 +146,7 @@ void MapMaker::encode(CUtensorMap* map, const Matrix& m, uint32_t boxRows, uint6
 
 std::string launchKernel(const char* name, const void* kernel, uint32_t sharedBytes, void* params,
                          const sched::KernelChoice& choice, cudaStream_t stream) {
+  if (kernel == nullptr) return text("launching %s: this build has no kernel for the tiles chosen", name);
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(sched::kClusterBlocks * (choice.clusters + choice.receiveClusters + choice.copyClusters));
   config.blockDim = dim3(kThreads);
