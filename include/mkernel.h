@@ -245,8 +245,8 @@ MK_EXPORT mkResult_t mkCommReserve(mkComm_t comm, size_t bytes);
 #define MK_EXCHANGE_DIRECT 3u /* each rank sends its rows to one node after the other; default */
 #define MK_EXCHANGE_RING 4u   /* each rank sends to the next node only: its rows, then what it has received */
 
-/* Choices for one operation.  All but the numbers of agents must be the same on all ranks (checked).  mkTuneQuery fills in
- * what was chosen. */
+/* Choices for one operation.  All but the numbers of agents, and the tiles of AllGather+GEMM, must be the same on all ranks
+ * (checked).  mkTuneQuery fills in what was chosen. */
 typedef struct {
   uint32_t structSize, structId; /* MK_ID_TUNE */
   uint32_t tileM, tileN;         /* shape of a tile of the result; multiples of 16, up to 256 */

@@ -1,6 +1,6 @@
-// The kernel of AllGather+GEMM: one persistent launch of clusters of two blocks that compute tiles of C, each from rows of one
-// rank or of all, as they come.  Rows are moved beside that by a warp of some of the blocks (ag_gemm_move.cuh).  With several nodes the first
-// cluster to come does not compute: a thread of it sends.  As in gemm_kernel.cuh, whoever waits for other ranks in vain marks
+// The kernel of AllGather+GEMM: one persistent launch of clusters of two blocks that compute tiles of C, each from rows of one rank
+// or of all, as they come.  Rows are moved beside that by a warp of some of the blocks (ag_gemm_move.cuh).  With several nodes the
+// first cluster to come does not compute: a thread of it sends.  As in gemm_kernel.cuh, whoever waits for other ranks in vain marks
 // the block and goes on, so that all leave by the ordinary end of the list of tasks.
 #pragma once
 

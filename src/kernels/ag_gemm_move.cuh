@@ -1,8 +1,7 @@
 // The moving warps of a block of the AllGather+GEMM kernel.  Warp 0 (one thread) loads A, where it has come to, and B; warp 1 (all
 // its threads) looks whether the rows under the tiles to come are there; warp 2 (one thread) stores finished chunks to C; warp 3
-// (one thread) copies rows: of this rank's shard, and of what other nodes send, to the local peers, to where tiles that span shards have all rows
-// from, and to the caller's gathered A.
-// The steps of the last are those of protocol::AgGemm.
+// (one thread) copies rows: of this rank's shard, and of what other nodes send, to the local peers, to where tiles that span shards
+// have all rows from, and to the caller's gathered A.  The steps of the last are those of protocol::AgGemm.
 #pragma once
 
 #include "kernels/gemm_move.cuh"

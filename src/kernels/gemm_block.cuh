@@ -23,7 +23,7 @@ constexpr uint32_t kDrainArrivals = 4;
 
 using sched::Operation;
 
-static_assert(kTurnedABytes == sched::kTurnedRows / sched::kClusterBlocks * sched::stepK(true) * 2);
+static_assert(kTurnedWeightBytes == sched::kTurnedRows / sched::kClusterBlocks * sched::stepK(true) * 2);
 
 // Offsets in shared memory.
 template <int kN, Operation kOp>
@@ -45,6 +45,8 @@ struct Layout {
   // Turned: at most; with 64 rows of A there are turnedStageRoom() / 32 KiB.
   static constexpr uint32_t kStages = kTurned ? kMostTurnedStages : kN == 256 ? 3 : 5;
   static constexpr uint32_t kChunks = kTurned ? turnedStageRoom(kMoves) : kStages * kStageBytes;
+  // Products of 64 columns read beyond a last box that is shorter.
+  static_assert(!kTurned || (kN - 8) * kStepK <= kFinishers * kBuffers * kChunkBytes);
   // Turned: sums over half of K, from the warpgroup that does not finish tiles to the one that does.
   static constexpr uint32_t kHalfSums = kChunks + kFinishers * kBuffers * kChunkBytes;
   static constexpr uint32_t kHalfSumsBytes = kTurned ? kBlockRows * kN * 4 : 0;

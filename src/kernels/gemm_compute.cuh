@@ -1,7 +1,8 @@
-// The computing warpgroups: the main loop, and what becomes of a tile's sums.  A peer's tile is
-// rounded and handed to the storing warp in the order in which it lies in registers; to an own one the peers' partial results
-// are added, and it is finished and handed on as an image of the result, or, with several nodes, stored as the node's sum.
-// Of a tile that spans shards both: peers' rows are handed on, own ones stored to C from here.  Of turned tiles the first warpgroup does so, when the second, which has the other half of K, has handed it its sums.
+// The computing warpgroups: the main loop, and what becomes of a tile's sums.  A peer's tile is rounded and handed to the storing warp
+// in the order in which it lies in registers; to an own one the peers' partial results are added, and it is finished and handed on
+// as an image of the result, or, with several nodes, stored as the node's sum.  Of a tile that spans shards both: peers' rows are
+// handed on, own ones stored to C from here.  Of turned tiles the first warpgroup does so, when the second, which has the other half of
+// K, has handed it its sums.
 #pragma once
 
 #include <type_traits>

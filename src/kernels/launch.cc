@@ -146,7 +146,10 @@ void MapMaker::encode(CUtensorMap* map, const Matrix& m, uint32_t boxRows, uint6
 
 std::string launchKernel(const char* name, const void* kernel, uint32_t sharedBytes, void* params,
                          const sched::KernelChoice& choice, cudaStream_t stream) {
-  if (kernel == nullptr) return text("launching %s: this build has no kernel for the tiles chosen", name);
+  if (kernel == nullptr)
+    return text("launching %s: there is no kernel for tiles of %u x %u%s%s (an error of the library)", name,
+                choice.tileM(), choice.tileN, choice.turned ? ", turned" : "",
+                choice.spanning ? ", that span shards" : "");
   cudaLaunchConfig_t config = {};
   config.gridDim = dim3(sched::kClusterBlocks * (choice.clusters + choice.receiveClusters + choice.copyClusters));
   config.blockDim = dim3(kThreads);

@@ -41,7 +41,7 @@ class MapMaker {
   std::string why_;
 };
 
-// Of turned tiles: rows of A in a box.
+// Of turned tiles: rows of A in a box, no more than there are, in whole groups of the eight that the swizzle goes over.
 inline uint32_t turnedBoxRows(uint64_t rows) {
   return static_cast<uint32_t>(sched::smaller(sched::kTurnedCols, sched::alignUp(sched::larger(1, rows), 8)));
 }
@@ -62,7 +62,7 @@ void fillParams(Params* p, MapMaker* maps, const RankMemory& memory, const sched
     p->turnedBoxBytes = boxRows * 128;
     p->turnedStages =
         static_cast<uint32_t>(sched::smaller(kMostTurnedStages, turnedStageRoom(std::is_same_v<Params, AgGemmParams>) /
-                                                                    (kTurnedABytes + 2 * p->turnedBoxBytes)));
+                                                                    (kTurnedWeightBytes + 2 * p->turnedBoxBytes)));
     maps->reads(&p->b, {"A", op.in, op.a, rows, op.k, op.aStride}, boxRows);
     return;
   }

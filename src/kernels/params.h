@@ -20,8 +20,9 @@ using protocol::isPlain;
 using protocol::Type;
 using protocol::typeBytes;
 
-// Stages of turned tiles: rows of B of two boxes in K, and of A two boxes; room for all of them, where blocks move rows or not.
-constexpr uint32_t kTurnedABytes = 16384, kMostTurnedStages = 10;
+// A stage of turned tiles has two boxes of 64 rows of B, and two of as many rows of A as turnedBoxRows() says.  There are as many as
+// the room for them holds, of which blocks that move rows too have less.
+constexpr uint32_t kTurnedWeightBytes = 16384, kMostTurnedStages = 10;
 constexpr uint32_t turnedStageRoom(bool moves) { return (moves ? 5 : 6) * 32768; }
 
 // NOLINTBEGIN(cppcoreguidelines-pro-type-member-init)
@@ -33,7 +34,7 @@ struct GemmParams {
   uint32_t hash;
   uint32_t kSteps;  // of sched::stepK(), at least one
   uint32_t kFirst;  // the first of them: past the matrices' ends, where loads give zeros, if K is 0
-  // Of turned tiles: a box of rows of A, no more than there are, and stages.
+  // Of turned tiles: a box of rows of A, and stages.
   uint32_t turnedBoxBytes, turnedStages;
 };
 

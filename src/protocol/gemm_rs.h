@@ -7,10 +7,10 @@
 // its peers' partials of the same tile.  Before an own tile a rank computes its peers' with the same number among their owner's
 // and those before (sched/gemm_rs.h).  So of the ranks whose compute agents wait, take the one that waits for the lowest number:
 // its peers can go on until they have computed theirs of that number, since what they may have to wait for before is lower, and it
-// goes on too.  Spanning tiles are claimed in one order by all ranks, and all that goes to peers of a tile goes before its own rows
-// wait: the lowest tile that is missing anywhere waits for nothing.  Computing waits for no network, sending for computing alone (in the order of computing), and receiving for computing and
-// for other nodes' sending; so some rank can always go on, as long as one agent of each role runs; roles are taken by ticket, so
-// it does.
+// goes on too.  Tiles that span shards are claimed in one order by all ranks, and all that goes to peers of a tile goes before its
+// own rows wait: the lowest tile that is missing anywhere waits for nothing.  Computing waits for no network, sending for computing
+// alone (in the order of computing), and receiving for computing and for other nodes' sending; so some rank can always go on, as
+// long as one agent of each role runs; roles are taken by ticket, so it does.
 #pragma once
 
 #include "protocol/role_loops.h"

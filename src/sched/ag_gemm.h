@@ -381,7 +381,6 @@ MK_HD constexpr AgGemmPlan planAgGemm(const AgGemmShape& shape, const GemmChoice
   p.shards = Shards{shape.m, nodes * locals};
   p.tileM = choice.tileM != 0 ? choice.tileM : 64;
   p.tileN = choice.tileN != 0 ? choice.tileN : 64;
-  p.turned = choice.turned;
   p.exchange = choice.exchange != 0 ? static_cast<Exchange>(choice.exchange) : Exchange::direct;
 
   // A power of two, so that it divides a tile's rows or is a multiple of them: about 256 KiB, less where a shard would have
@@ -401,7 +400,8 @@ MK_HD constexpr AgGemmPlan planAgGemm(const AgGemmShape& shape, const GemmChoice
   // A notification has room for 2^20 slots: larger shards travel in larger chunks.
   while (p.slots() > kMaxSlots - kControlSlots) p.chunkRows *= 2;
   p.spanning = choice.spanning == Spanning::byShape ? tilesBetterSpan(p.shards, nodes, p.tileM)
-                                                    : choice.spanning == Spanning::always;
+                                                    : nodes == 1 && locals > 1 && choice.spanning == Spanning::always;
+  p.turned = choice.turned && (p.spanning || p.shards.ranks == 1);
 
   p.roles.send = nodes > 1 ? 1 : 0;
   if (nodes * locals > 1 || shape.gathered != Gathered::none)

@@ -32,7 +32,7 @@ constexpr uint32_t kSpanningCols = 128;
 struct KernelChoice {
   uint32_t tileN = 256;          // 128 or 256; turned: kTurnedCols
   bool turned = false;           // the plan is that of the product transposed
-  bool spanning = false;         // but AllReduce: tiles have rows of several ranks
+  bool spanning = false;         // not AllReduce: tiles have rows of several ranks
   uint32_t paceNs = 0;           // between two pieces of 2 KiB that a warpgroup stores to peers; 0: as fast as they go
   uint32_t flagBands = 1;        // a tile is announced to peers in so many bands of columns
   uint32_t early = 1;            // steps of K before a tile's end at which the peers' partial results are loaded
@@ -54,8 +54,8 @@ struct KernelShape {
   uint32_t locals = 1, nodes = 1;
   uint32_t deviceClusters = 66;  // that fit on the device at once
   bool staged = false;           // C is an ordinary pointer
-  // What not all kernels can do.  Tiles may be turned: B is (N, K), the result is rounded sums of the inputs' type (AllReduce: in a
-  // window), on one node.  They may span shards: AllGather; ReduceScatter likewise, of any B.
+  // What not all kernels can do.  spannable: tiles may have rows of several ranks: of AllGather always; of ReduceScatter where the product
+  // is plain, of the inputs' type, and on one node.  turnable: that too, and B is (N, K); AllReduce: C in a window, or one rank.
   bool turnable = false, spannable = false;
   bool turned = false;         // the caller's choice, if they may be
   uint32_t tileN = 0;          // the caller's choice, or 0

@@ -146,7 +146,7 @@ TEST_CASE("of few rows a shard, moves are of some 32 KiB, and begin the first st
   s.m = 8 * 256;
   CHECK(spanning.tileN == 128);
   CHECK(chooseKernel(s).tileN == 256);
-  uint64_t spanned = 0;
+  uint64_t spanned = 0, turned = 0;
   for (const uint32_t locals : {2u, 4u, 8u}) {
     for (const uint64_t m : {2u, 8u, 17u, 64u, 256u, 600u, 1024u, 1100u, 2500u, 4096u}) {
       for (const uint64_t k : {0u, 8u, 520u, 4096u, 28672u, 1u << 20}) {
@@ -164,13 +164,19 @@ TEST_CASE("of few rows a shard, moves are of some 32 KiB, and begin the first st
         // What all ranks must have alike does not depend on what they need not.
         for (const uint64_t n : {uint64_t{0}, uint64_t{128}, uint64_t{100000}}) {
           for (const uint32_t tileN : {0u, 128u, 256u}) {
-            s.n = n;
-            s.tileN = tileN;
-            const KernelChoice other = chooseKernel(s);
-            MUST(other.chunkRows == c.chunkRows && other.sliceCols == c.sliceCols, describe(p) << ", n " << n);
+            for (const bool turnable : {false, true}) {
+              s.n = n;
+              s.tileN = tileN;
+              s.turnable = turnable;
+              s.turned = turnable && m <= kMostTurnedRows && n == 128;
+              const KernelChoice other = chooseKernel(s);
+              MUST(other.chunkRows == c.chunkRows && other.sliceCols == c.sliceCols, describe(p) << ", n " << n);
+              turned += other.turned;
+            }
           }
         }
-        MUST((c.chunkRows & (c.chunkRows - 1)) == 0 && c.chunkRows <= 128 && c.sliceCols % 64 == 0, describe(p));
+        MUST((c.chunkRows & (c.chunkRows - 1)) == 0 && c.chunkRows <= 128 && c.sliceCols % stepK(true) == 0,
+             describe(p));
         if (!p.spanning) continue;
         ++spanned;
         MUST(c.paceNs == 0, describe(p));
@@ -183,6 +189,7 @@ TEST_CASE("of few rows a shard, moves are of some 32 KiB, and begin the first st
     }
   }
   CHECK(spanned > 80);
+  CHECK(turned > 200);
 }
 
 }  // namespace
