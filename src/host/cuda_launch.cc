@@ -39,7 +39,7 @@ cudaStreamCaptureStatus captureOf(cudaStream_t stream, unsigned long long* id) {
 
 // Turned tiles may be asked for by name, as mkTuneQuery tells it.
 sched::GemmChoice turnedByName(sched::KernelShape* s, sched::GemmChoice choice) {
-  s->turned = s->turnable && s->m <= sched::kMostTurnedRows && choice.tileM == sched::kTurnedCols &&
+  s->turned = s->turnable && s->m <= sched::mostTurnedRows(s->operation) && choice.tileM == sched::kTurnedCols &&
               (choice.tileN == 0 || choice.tileN == sched::kTurnedRows);
   if (s->turned) choice.tileM = choice.tileN = 0;
   return choice;
@@ -53,7 +53,8 @@ sched::KernelChoice CudaPlatform::chooseKernel(sched::KernelShape s, const sched
   static_assert(sched::kTurnedCols == 64 && sched::kTurnedRows == 128);  // as the text below says
   if (choice.tileM != 0 && choice.tileM != sched::kClusterRows)
     fail(mkErrorInvalidArgument, "tune.tileM is %u; legal on the CUDA platform: 0 (automatic), %u%s", choice.tileM,
-         sched::kClusterRows, s.turnable && s.m <= sched::kMostTurnedRows ? ", or 64 with tileN 0 or 128" : "");
+         sched::kClusterRows,
+         s.turnable && s.m <= sched::mostTurnedRows(s.operation) ? ", or 64 with tileN 0 or 128" : "");
   if (choice.tileN != 0 && choice.tileN != 128 && choice.tileN != 256)
     fail(mkErrorInvalidArgument, "tune.tileN is %u; legal on the CUDA platform: 0 (automatic), 128, 256", choice.tileN);
   s.locals = place.locals;

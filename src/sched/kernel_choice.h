@@ -21,7 +21,8 @@ enum class Operation : uint32_t { gemmAr, gemmRs, agGemm };
 // block, by kTurnedCols.  A block's warpgroups have the same rows, and half of each step's K each.
 constexpr uint32_t kTurnedRows = 128;
 constexpr uint32_t kTurnedCols = 64;
-constexpr uint32_t kMostTurnedRows = 256;  // of C, that may be computed so
+// Rows of C that may be computed so: of AllGather, where no results travel, more than a tile has.
+MK_HD constexpr uint32_t mostTurnedRows(Operation op) { return op == Operation::agGemm ? 256 : kTurnedCols; }
 
 // Of K that is loaded, and multiplied, at a step.
 MK_HD constexpr uint32_t stepK(bool turned) { return turned ? 128 : 64; }
@@ -110,7 +111,7 @@ MK_HD constexpr void chooseMoves(const KernelShape& s, KernelChoice* c) {
 // Up to kTurnedCols rows take as long as it takes to read B: a tile of 256 rows would be computed for a few, in as long again.  Of
 // AllGather, where no results travel, more are worth it while there is a cluster for each tile.
 MK_HD constexpr bool betterTurned(const KernelShape& s) {
-  return s.m <= kTurnedCols || (s.operation == Operation::agGemm && s.m <= kMostTurnedRows &&
+  return s.m <= kTurnedCols || (s.m <= mostTurnedRows(s.operation) &&
                                 ceilDiv(s.n, kTurnedRows) * ceilDiv(s.m, kTurnedCols) <= s.deviceClusters);
 }
 

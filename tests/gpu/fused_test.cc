@@ -108,9 +108,6 @@ std::vector<Case> scatterCases(bool network) {
   add({.m = 8, .n = 8200, .k = 136, .transposed = true});
   add({.m = 1, .n = 72, .k = 328, .transposed = true});
   add({.m = 64, .n = 256, .k = 0, .transposed = true});
-  Case named{.m = 200, .n = 520, .k = 136, .transposed = true};
-  named.tune.tileM = 64;
-  if (!network) add(named);
   Case tuned{.m = 1300, .n = 600, .k = 96};
   for (const uint32_t tileN : {128u, 256u}) {
     tuned.tune = tuneOf(tileN, 6, 2);

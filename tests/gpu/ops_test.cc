@@ -35,10 +35,6 @@ std::vector<Case> cases(bool network) {
     turned.tune.tileN = 128;
   }
   add(turned);
-  if (!network) {
-    turned.m = 200;  // more rows than a tile has, by name alone
-    add(turned);
-  }
   Case tuned{.m = 700, .n = 600, .k = 96, .window = true};
   tuned.tune.tileN = 128;
   tuned.tune.computeAgents = 6;

@@ -168,7 +168,7 @@ TEST_CASE("of few rows a shard, moves are of some 32 KiB, and begin the first st
               s.n = n;
               s.tileN = tileN;
               s.turnable = turnable;
-              s.turned = turnable && m <= kMostTurnedRows && n == 128;
+              s.turned = turnable && m <= mostTurnedRows(s.operation) && n == 128;
               const KernelChoice other = chooseKernel(s);
               MUST(other.chunkRows == c.chunkRows && other.sliceCols == c.sliceCols, describe(p) << ", n " << n);
               turned += other.turned;

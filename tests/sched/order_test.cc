@@ -190,7 +190,7 @@ TEST_CASE("two rounds of narrow tiles are shared evenly, announced in bands and 
   CHECK(chooseKernel(s).turned);
   s.locals = 1;
   CHECK(chooseKernel(s).clusters == 64);
-  s.m = kMostTurnedRows;
+  s.m = mostTurnedRows(s.operation);
   CHECK_FALSE(chooseKernel(s).turned);
   s.turned = true;
   CHECK(chooseKernel(s).turned);
@@ -198,7 +198,7 @@ TEST_CASE("two rounds of narrow tiles are shared evenly, announced in bands and 
   s.turned = false;
   s.n = 2048;
   CHECK(chooseKernel(s).turned);
-  s.m = kMostTurnedRows + 1;
+  s.m = mostTurnedRows(s.operation) + 1;
   CHECK_FALSE(chooseKernel(s).turned);
   s.operation = Operation::gemmAr;
   s.n = 5000;
