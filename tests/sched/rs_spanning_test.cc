@@ -133,6 +133,26 @@ TEST_CASE("the parts of spanning tiles with own rows are counted without a look 
   CHECK(counted > 1000);
 }
 
+TEST_CASE("a reduce-scatter's tiles span shards of few rows on one node, unless that is not wanted") {
+  const auto spans = [](const World& world, uint64_t m, Spanning spanning) {
+    GemmRsShape shape;
+    shape.m = m;
+    shape.n = 64;
+    shape.place = world.place(0);
+    shape.ranks = {world.locals, nullptr};
+    GemmChoice choice;
+    choice.spanning = spanning;
+    return planGemmRs(shape, choice, 4).spanning;  // tiles of 64 rows
+  };
+  CHECK(spans({1, 4}, 100, Spanning::byShape));
+  CHECK_FALSE(spans({1, 4}, 256, Spanning::byShape));
+  CHECK_FALSE(spans({2, 2}, 100, Spanning::byShape));
+  CHECK_FALSE(spans({1, 1}, 100, Spanning::byShape));
+  CHECK_FALSE(spans({1, 4}, 100, Spanning::never));
+  CHECK(spans({1, 4}, 256, Spanning::always));
+  CHECK_FALSE(spans({2, 2}, 256, Spanning::always));
+}
+
 TEST_CASE("tiles span shards where the kernel can do that") {
   KernelShape s;
   s.operation = Operation::gemmRs;
