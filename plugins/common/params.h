@@ -14,6 +14,11 @@ const char* valueOf(const mkTransportHost_t& host, const char* name);
 std::string readText(const mkTransportHost_t& host, const char* name, const std::string& value);
 long long readInteger(const mkTransportHost_t& host, const char* name, long long least, long long most,
                       long long value);
+// `value` has the default, and takes what is read.
+template <class Value>
+void readInto(const mkTransportHost_t& host, const char* name, long long least, long long most, Value* value) {
+  *value = static_cast<Value>(readInteger(host, name, least, most, *value));
+}
 double readNumber(const mkTransportHost_t& host, const char* name, double most, double value);  // from 0
 
 }  // namespace mk::plugin

@@ -13,9 +13,8 @@
 namespace mk::plugin::ibgda {
 namespace {
 
-constexpr uint32_t kInlineBytes = 8;            // a flag
-constexpr uint32_t kFirstPacket = 0;            // sequence number
-constexpr uint8_t kTimeout = 16, kRetries = 7;  // 4.096 us * 2^16 each
+constexpr uint32_t kInlineBytes = 8;  // a flag
+constexpr uint32_t kFirstPacket = 0;  // sequence number
 
 const char* syndromeText(uint8_t syndrome) {
   switch (syndrome) {
@@ -58,7 +57,9 @@ static_assert(sizeof(Segments) == 48 && sizeof(mlx5_cqe64) == 64);
 
 }  // namespace
 
-Connection::Connection(const OpenDevice& device, uint32_t entries) : most_(entries / kEntriesPerWrite) {
+Connection::Connection(const OpenDevice& device, const Settings& settings)
+    : settings_(settings), most_(settings.entries / kEntriesPerWrite) {
+  const uint32_t entries = settings.entries;
   ibv_context* const context = device.context.get();
   // Every entry may fail, and the driver may make the queue longer than it was asked for.
   completions_.reset(ibv_create_cq(context, static_cast<int>(4 * entries - 1), nullptr, nullptr, 0));
@@ -129,11 +130,13 @@ void Connection::connect(const OpenDevice& device, const PortAddress& peer, uint
   a.min_rnr_timer = 12;
   a.ah_attr.port_num = device.info.port;
   a.ah_attr.dlid = peer.lid;
+  a.ah_attr.sl = static_cast<uint8_t>(settings_.serviceLevel);
   if (device.address.ethernet != 0) {
     a.ah_attr.is_global = 1;
     std::memcpy(a.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
     a.ah_attr.grh.sgid_index = static_cast<uint8_t>(device.gid.index);
     a.ah_attr.grh.hop_limit = 255;
+    a.ah_attr.grh.traffic_class = static_cast<uint8_t>(settings_.trafficClass);
   }
   modify(a,
          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
@@ -141,8 +144,9 @@ void Connection::connect(const OpenDevice& device, const PortAddress& peer, uint
          "ready to receive");
   a = {};
   a.qp_state = IBV_QPS_RTS;
-  a.timeout = kTimeout;
-  a.retry_cnt = a.rnr_retry = kRetries;
+  a.timeout = static_cast<uint8_t>(settings_.timeout);
+  a.retry_cnt = static_cast<uint8_t>(settings_.retryCount);
+  a.rnr_retry = 7;  // for ever
   a.sq_psn = kFirstPacket;
   a.max_rd_atomic = 1;
   modify(a,
@@ -236,10 +240,10 @@ bool Connection::consume(int peer, std::deque<mkTransportEvent_t>& events) {
       .store(htobe32(static_cast<uint32_t>(consumed_ & 0xffffff)), std::memory_order_release);
   if (broken_) return true;
   if (opcode != MLX5_CQE_REQ) {
-    breakOff(
-        peer,
-        format("the connection to peer %d has failed: %s (syndrome 0x%02x)", peer, syndromeText(syndrome), syndrome),
-        true, events);
+    std::string why = syndromeText(syndrome);
+    if (syndrome == MLX5_CQE_SYNDROME_TRANSPORT_RETRY_EXC_ERR) why += ": " + patienceText(settings_);
+    breakOff(peer, format("the connection to peer %d has failed: %s (syndrome 0x%02x)", peer, why.c_str(), syndrome),
+             true, events);
     return true;
   }
   // Sixteen bits of the entry's index; no more than a queue's length have been under way.

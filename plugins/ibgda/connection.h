@@ -29,7 +29,7 @@ struct RemoteMemory {
 
 class Connection {
  public:
-  Connection(const OpenDevice& device, uint32_t entries);
+  Connection(const OpenDevice& device, const Settings& settings);
   Connection(const Connection&) = delete;
   Connection& operator=(const Connection&) = delete;
 
@@ -57,6 +57,7 @@ class Connection {
   void ring();
   bool consume(int peer, std::deque<mkTransportEvent_t>& events);
 
+  const Settings settings_;
   QueuePtr completions_;  // outlives the pair
   PairPtr pair_;
   char* entries_ = nullptr;

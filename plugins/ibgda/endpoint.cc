@@ -35,7 +35,7 @@ Endpoint::Endpoint(const RdmaPort& port, const Settings& settings)
   address_.port = device_.address;
   address_.count = settings.peers;
   for (uint32_t i = 0; i < settings.peers; ++i) {
-    connections_.push_back(std::make_unique<Connection>(device_, settings.entries));
+    connections_.push_back(std::make_unique<Connection>(device_, settings));
     address_.numbers[i] = connections_.back()->number();
   }
 }

@@ -7,11 +7,9 @@
 namespace mk::plugin::ibgda {
 
 Settings readSettings(const mkTransportHost_t& host) {
-  Settings s;
-  s.hca = readText(host, "MKERNEL_IB_HCA", s.hca);
-  s.gidIndex = static_cast<int>(readInteger(host, "MKERNEL_IB_GID_INDEX", -1, 255, s.gidIndex));
-  s.peers = static_cast<uint32_t>(readInteger(host, "MKERNEL_IBGDA_PEERS", 2, kMostPeers, s.peers));
-  s.entries = static_cast<uint32_t>(readInteger(host, "MKERNEL_IBGDA_ENTRIES", 16, 4096, s.entries));
+  Settings s{readRdmaSettings(host)};
+  readInto(host, "MKERNEL_IBGDA_PEERS", 2, kMostPeers, &s.peers);
+  readInto(host, "MKERNEL_IBGDA_ENTRIES", 16, 4096, &s.entries);
   if ((s.entries & (s.entries - 1)) != 0)
     fail(mkErrorInvalidArgument, "MKERNEL_IBGDA_ENTRIES=%u: must be a power of two from 16 to 4096", s.entries);
   return s;

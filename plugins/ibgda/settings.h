@@ -2,17 +2,14 @@
 #pragma once
 
 #include <cstdint>
-#include <string>
 
-#include "mkernel/transport.h"
+#include "common/rdma_settings.h"
 
 namespace mk::plugin::ibgda {
 
 constexpr uint32_t kMostPeers = 48;  // as many queue pair numbers as an address has room for
 
-struct Settings {
-  std::string hca;          // MKERNEL_IB_HCA
-  int gidIndex = -1;        // MKERNEL_IB_GID_INDEX; -1: chosen, see rdma_port.h
+struct Settings : RdmaSettings {
   uint32_t peers = 16;      // MKERNEL_IBGDA_PEERS: queue pairs made before it is known who connects
   uint32_t entries = 1024;  // MKERNEL_IBGDA_ENTRIES: basic blocks of a queue
 };

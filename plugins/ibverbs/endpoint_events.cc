@@ -46,11 +46,7 @@ std::string Endpoint::explain(const Peer& peer, const ibv_wc& completion) const 
   const std::string name = nameOf(peer);
   switch (completion.status) {
     case IBV_WC_RETRY_EXC_ERR:
-      return format(
-          "%s does not answer: no acknowledgement for %llu ms or more (MKERNEL_IB_TIMEOUT=%u, "
-          "MKERNEL_IB_RETRY_COUNT=%u)",
-          name.c_str(), static_cast<unsigned long long>(patienceMs(settings_)), settings_.timeout,
-          settings_.retryCount);
+      return format("%s does not answer: %s", name.c_str(), patienceText(settings_).c_str());
     case IBV_WC_REM_ACCESS_ERR:
       return format("%s refused a write (%s): has it deregistered the memory?", name.c_str(),
                     ibv_wc_status_str(completion.status));

@@ -6,6 +6,7 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -92,6 +93,8 @@ uint32_t powerOfTwo(uint32_t least) {
 }
 
 std::atomic<uint32_t> domains{0};
+// Of the connection that was made last: index of the GID, service level, traffic class, timeout, retries.
+std::array<std::atomic<int>, 5> path;
 std::mutex pairsMutex;
 std::map<uint32_t, Pair*> pairs;
 
@@ -116,6 +119,9 @@ __attribute__((visibility("default"))) void mkTestNicCounters(uint64_t counts[4]
   counts[1] = c.payloads;
   counts[2] = c.inlines;
   counts[3] = c.errors;
+}
+__attribute__((visibility("default"))) void mkTestNicPath(int values[5]) {
+  for (size_t i = 0; i < path.size(); ++i) values[i] = path[i];
 }
 // Every connection loses its peer.
 __attribute__((visibility("default"))) void mkTestNicBreak() {
@@ -321,13 +327,21 @@ int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* a, int mask) {
   if (a->qp_state == IBV_QPS_RTR) {
     // The routable address of a device, from the routable one of this.
     const uint8_t* const to = a->ah_attr.grh.dgid.raw;
-    if (!a->ah_attr.is_global || a->ah_attr.grh.sgid_index != 3 || to[12] != 10) return EINVAL;
+    if (!a->ah_attr.is_global || a->ah_attr.grh.sgid_index < 2 || to[12] != 10) return EINVAL;
     if (a->path_mtu != IBV_MTU_4096) return EINVAL;
     p->remoteCard = uint32_t{to[13]} << 16 | uint32_t{to[14]} << 8 | to[15];
     p->remote = a->dest_qp_num;
+    path[0] = a->ah_attr.grh.sgid_index;
+    path[1] = a->ah_attr.sl;
+    path[2] = a->ah_attr.grh.traffic_class;
   }
   // Only now do entries go anywhere.
-  if (a->qp_state == IBV_QPS_RTS) nic().connectPair(qp->qp_num, p->remote, p->remoteCard);
+  if (a->qp_state == IBV_QPS_RTS) {
+    path[3] = a->timeout;
+    path[4] = a->retry_cnt;
+    if (a->rnr_retry != 7) return EINVAL;
+    nic().connectPair(qp->qp_num, p->remote, p->remoteCard);
+  }
   p->verbs.state = a->qp_state;
   return 0;
 }

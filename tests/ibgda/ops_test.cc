@@ -80,7 +80,8 @@ TEST_CASE("operations posted by agents") {
 
 TEST_CASE("a card's errors become the communicator's, by name") {
   const auto [fault, words] =
-      GENERATE(std::pair{"mkTestNicBreak", "the peer does not answer"}, std::pair{"mkTestNicPortDown", "port error"});
+      GENERATE(std::pair{"mkTestNicBreak", "the peer does not answer: no acknowledgement for 7516 ms"},
+               std::pair{"mkTestNicPortDown", "port error"});
   const World world{2, 1};
   auto* const strike = ofCard<void()>(fault);
   std::vector<std::string> said(2);

@@ -2,8 +2,11 @@
 #include <dlfcn.h>
 #include <sys/mman.h>
 
+#include <array>
 #include <map>
 #include <string>
+#include <utility>
+#include <vector>
 
 #include "plugins/conformance.h"
 #include "plugins/cuda/device.h"
@@ -57,6 +60,36 @@ TEST_CASE("ibgda: GPU memory is tried by DMA-BUF, then by address; the library h
     rank.barrier();
   }));
   CHECK(logged(takeLog(), "8192 bytes of GPU memory"));
+}
+
+TEST_CASE("ibgda: connections travel and persist as MKERNEL_IB_... say") {
+  void* const plugin = dlopen(MK_TEST_IBGDA, RTLD_NOW);
+  REQUIRE(plugin != nullptr);
+  auto* const look = reinterpret_cast<void (*)(int*)>(dlsym(plugin, "mkTestNicPath"));
+  REQUIRE(look != nullptr);
+  using Path = std::array<int, 5>;  // index of the GID, service level, traffic class, timeout, retries
+  const std::pair<Params, Path> cases[] = {
+      {{}, {3, 0, 0, 18, 6}},
+      {{{"MKERNEL_IB_GID_INDEX", "2"},
+        {"MKERNEL_IB_SL", "15"},
+        {"MKERNEL_IB_TC", "255"},
+        {"MKERNEL_IB_TIMEOUT", "22"},
+        {"MKERNEL_IB_RETRY_COUNT", "0"}},
+       {2, 15, 255, 22, 0}},
+  };
+  for (const auto& [params, due] : cases) {
+    CHECK_NOTHROW(checkStream(over(params), Mode::threads));
+    Path path = {};
+    look(path.data());
+    CHECK(path == due);
+  }
+  std::string why;
+  try {
+    const Plugin refused(MK_TEST_IBGDA, {{"MKERNEL_IB_TC", "256"}});
+  } catch (const CheckFailed& failure) {
+    why = failure.what();
+  }
+  CHECK(missing(why, {"MKERNEL_IB_TC=256: must be an integer from 0 to 255"}) == "");
 }
 
 TEST_CASE("ibgda: events of the device") {

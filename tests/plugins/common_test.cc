@@ -4,11 +4,14 @@
 
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 #include <string>
 #include <vector>
 
 #include "common/hca_filter.h"
+#include "common/rdma_settings.h"
 #include "gids.h"
+#include "host_values.h"
 #include "support/catch_compat.h"
 #include "words.h"
 
@@ -59,6 +62,47 @@ TEST_CASE("plugins: ports by MKERNEL_IB_HCA") {
     INFO(text);
     const std::string why = failureOf(mkErrorInvalidArgument, [&] { const HcaFilter filter(text); });
     CHECK(missing(why, {"MKERNEL_IB_HCA=", text}) == "");
+  }
+}
+
+TEST_CASE("plugins: settings of RDMA connections") {
+  const mkTransportHost_t host = test::hostOfValues();
+  test::hostValues = {};
+  const RdmaSettings none = readRdmaSettings(host);
+  CHECK(none.hca.empty());
+  CHECK(none.gidIndex == -1);
+  CHECK(patienceText(none) ==
+        "no acknowledgement for 7516 ms or more (MKERNEL_IB_TIMEOUT=18, MKERNEL_IB_RETRY_COUNT=6)");
+  test::hostValues = {{"MKERNEL_IB_HCA", "=mlx5_1"},   {"MKERNEL_IB_GID_INDEX", "255"}, {"MKERNEL_IB_TIMEOUT", "8"},
+                      {"MKERNEL_IB_RETRY_COUNT", "1"}, {"MKERNEL_IB_SL", "15"},         {"MKERNEL_IB_TC", "106"}};
+  const RdmaSettings read = readRdmaSettings(host);
+  CHECK(read.hca == "=mlx5_1");
+  CHECK(read.gidIndex == 255);
+  CHECK(read.timeout == 8);
+  CHECK(read.retryCount == 1);
+  CHECK(read.serviceLevel == 15);
+  CHECK(read.trafficClass == 106);
+  CHECK(patienceText(read) == "no acknowledgement for 2 ms or more (MKERNEL_IB_TIMEOUT=8, MKERNEL_IB_RETRY_COUNT=1)");
+
+  struct Range {
+    const char* name;
+    int least, most;
+  };
+  for (const Range& range :
+       {Range{"MKERNEL_IB_GID_INDEX", -1, 255}, Range{"MKERNEL_IB_TIMEOUT", 8, 22},
+        Range{"MKERNEL_IB_RETRY_COUNT", 0, 6}, Range{"MKERNEL_IB_SL", 0, 15}, Range{"MKERNEL_IB_TC", 0, 255}}) {
+    for (const int value : {range.least, range.most}) {
+      test::hostValues = {{range.name, std::to_string(value)}};
+      CHECK_NOTHROW(readRdmaSettings(host));
+    }
+    const std::string legal =
+        "must be an integer from " + std::to_string(range.least) + " to " + std::to_string(range.most);
+    for (const std::string& value : {std::to_string(range.least - 1), std::to_string(range.most + 1),
+                                     std::string("0x1"), std::string("much"), std::string("")}) {
+      test::hostValues = {{range.name, value}};
+      const std::string why = failureOf(mkErrorInvalidArgument, [&] { readRdmaSettings(host); });
+      CHECK(missing(why, {range.name + ("=" + value + ": ") + legal}) == "");
+    }
   }
 }
 

@@ -12,6 +12,7 @@
 
 #include "common/failure.h"
 #include "gids.h"
+#include "host_values.h"
 #include "memory.h"
 #include "plugin.h"
 #include "port.h"
@@ -75,24 +76,14 @@ TEST_CASE("ibverbs: what two ports agree on") {
   CHECK(mtuBytes(IBV_MTU_4096) == 4096);
 }
 
-namespace {
-
-std::map<std::string, std::string> settingValues;
-const char* settingOf(const char* name) {
-  const auto found = settingValues.find(name);
-  return found != settingValues.end() ? found->second.c_str() : nullptr;
-}
-
-}  // namespace
-
 TEST_CASE("ibverbs: settings") {
-  const mkTransportHost_t host = {sizeof(mkTransportHost_t), 1, 0, 0, nullptr, settingOf};
-  settingValues = {};
+  const mkTransportHost_t host = test::hostOfValues();
+  test::hostValues = {};
   CHECK(readSettings(host).connections == Settings{}.connections);
-  settingValues = {{"MKERNEL_IB_HCA", "=rxe1"},
-                   {"MKERNEL_IB_GID_INDEX", "3"},
-                   {"MKERNEL_IB_CONNECTIONS", "8"},
-                   {"MKERNEL_IB_RELAXED_ORDERING", "0"}};
+  test::hostValues = {{"MKERNEL_IB_HCA", "=rxe1"},
+                      {"MKERNEL_IB_GID_INDEX", "3"},
+                      {"MKERNEL_IB_CONNECTIONS", "8"},
+                      {"MKERNEL_IB_RELAXED_ORDERING", "0"}};
   const Settings read = readSettings(host);
   CHECK(read.hca == "=rxe1");
   CHECK(read.gidIndex == 3);
@@ -106,7 +97,7 @@ TEST_CASE("ibverbs: settings") {
                                                                       {"MKERNEL_IB_SL", "16"},
                                                                       {"MKERNEL_IB_TC", "256"},
                                                                       {"MKERNEL_IB_RELAXED_ORDERING", "2"}}) {
-    settingValues = {{name, value}};
+    test::hostValues = {{name, value}};
     CHECK(missing(failureOf(mkErrorInvalidArgument, [&] { readSettings(host); }), {name + "=" + value, "from"}) == "");
   }
 }
