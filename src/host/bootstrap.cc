@@ -13,11 +13,18 @@ namespace {
 
 // If the hub has no verdict by then, this rank's own report becomes one.  The hub takes 2 s at most.
 constexpr int verdictMs = 5000;
+// A step of initialisation has this long, however late it is: enough for the hub to say who is missing.
+constexpr int leastMs = 500;
 constexpr int farewellMs = 200;  // for the hub's answer to goodbye, if the time for departing is over
 
 }  // namespace
 
 // ---- The user's thread ---------------------------------------------------------------------------------------------
+
+int RankBootstrap::left() const {
+  if (!initDeadline_.has_value()) return timeoutMs_;
+  return std::clamp(pollMs(Clock::now(), *initDeadline_), std::min(timeoutMs_, leastMs), timeoutMs_);
+}
 
 void RankBootstrap::throwIfFailed(const std::string& what) const {
   if (departed_) fail(mkErrorInvalidUsage, "%s: this rank has left the communicator", what.c_str());
@@ -37,9 +44,11 @@ std::vector<std::vector<uint8_t>> RankBootstrap::collective(Contribution c, cons
   if (const auto early = early_.find(nextSequence_); early == early_.end()) throwIfFailed(what);
   if (running_.has_value())
     fail(mkErrorInvalidUsage, "%s: another thread of this rank is in a collective call", what.c_str());
-  const TimePoint deadline = afterMs(timeoutMs_);
+  const int leftMs = left();
+  const TimePoint deadline = afterMs(leftMs);
   c.sequence = nextSequence_++;
   c.timeoutMs = static_cast<uint32_t>(timeoutMs_);
+  c.leftMs = static_cast<uint32_t>(leftMs);
   c.launched = launched_.load(std::memory_order_relaxed);
   c.what = what;
   running_ = RunningCall{};
@@ -131,8 +140,9 @@ std::unique_ptr<Bootstrap> Bootstrap::join(const mkUniqueId_t& id, const Identit
   hello.deviceId = identity.deviceId;
   hello.settings = identity.settings;
   const int timeoutMs = std::max(initTimeoutMs, 1);
+  const TimePoint deadline = afterMs(timeoutMs);
   return std::make_unique<RankBootstrap>(joinHub(place, std::move(hello), timeoutMs), identity.rank, timeoutMs,
-                                         std::move(events));
+                                         deadline, std::move(events));
 }
 
 }  // namespace mk

@@ -80,7 +80,8 @@ class Bootstrap {
   static void createId(mkUniqueId_t* id);
 
   // Collective.  Returns once all ranks have joined and agree; throws the same Error on every rank otherwise, within
-  // initTimeoutMs (which bounds the later collective calls too).
+  // initTimeoutMs.  All collective calls up to initialised() have to end within that time too; of the later ones each has it
+  // for itself.
   static std::unique_ptr<Bootstrap> join(const mkUniqueId_t& id, const Identity& identity, int initTimeoutMs,
                                          BootstrapEvents events);
   // Closes the connection.  Without a depart() before, the hub reports this rank as dead.
@@ -89,6 +90,10 @@ class Bootstrap {
   virtual const std::vector<PeerInfo>& peers() const = 0;  // by rank
   virtual int nodes() const = 0;
   virtual int ranksPerNode() const = 0;
+
+  // What begins here and now may take so long.
+  virtual int leftMs() const = 0;
+  virtual void initialised() = 0;
 
   // Collective, in the same order on all ranks, one at a time; `what` (the same everywhere) is compared and named in
   // errors.  Any length up to 1 MiB.  Throws on every rank if a rank is missing by the deadline, has died, or is elsewhere.

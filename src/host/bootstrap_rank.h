@@ -32,7 +32,8 @@ struct RunningCall {
 
 class RankBootstrap final : public Bootstrap {
  public:
-  RankBootstrap(JoinedHub hub, int rank, int timeoutMs, BootstrapEvents events)
+  // initDeadline: timeoutMs after joining has begun.
+  RankBootstrap(JoinedHub hub, int rank, int timeoutMs, TimePoint initDeadline, BootstrapEvents events)
       : rank_(rank),
         timeoutMs_(timeoutMs),
         welcome_(std::move(hub.welcome)),
@@ -40,6 +41,7 @@ class RankBootstrap final : public Bootstrap {
         pid_(getpid()),
         wake_(Fd::event()),
         socket_(std::move(hub.socket)),
+        initDeadline_(initDeadline),
         letGo_(welcome_.peers.size(), false),
         gone_(welcome_.peers.size(), false),
         leaving_(welcome_.peers.size(), false) {
@@ -65,6 +67,14 @@ class RankBootstrap final : public Bootstrap {
   const std::vector<PeerInfo>& peers() const override { return welcome_.peers; }
   int nodes() const override { return welcome_.nodes; }
   int ranksPerNode() const override { return welcome_.ranksPerNode; }
+  int leftMs() const override {
+    const std::lock_guard lock(mutex_);
+    return left();
+  }
+  void initialised() override {
+    const std::lock_guard lock(mutex_);
+    initDeadline_.reset();
+  }
 
   std::vector<std::vector<uint8_t>> allgather(std::span<const uint8_t> mine, const std::string& what) override {
     if (mine.size() > maxGatherBytes)
@@ -126,6 +136,7 @@ class RankBootstrap final : public Bootstrap {
     outbox_.push_back(std::move(frame));
     signalEvent(wake_.get());
   }
+  int left() const;
   void throwIfFailed(const std::string& what) const;
   std::vector<int> holders() const;
 
@@ -160,9 +171,10 @@ class RankBootstrap final : public Bootstrap {
 
   std::atomic<uint64_t> launched_{0};
 
-  std::mutex mutex_;  // guards all below
+  mutable std::mutex mutex_;  // guards all below
   std::condition_variable changed_;
   bool stop_ = false, revoked_ = false, departed_ = false, hubGone_ = false, farewell_ = false;
+  std::optional<TimePoint> initDeadline_;
   std::vector<FrameBytes> outbox_;
   std::optional<Error> failure_;  // the verdict
   std::optional<FailureReport> ownReport_;

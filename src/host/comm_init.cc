@@ -136,7 +136,7 @@ void Comm::setUp(const mkUniqueId_t& id) {
   platform_->setCapacity(capacity);
 
   heap_ = std::make_unique<Heap>(*bootstrap_, *platform_, rank_, place, settings_.heapMaxBytes, settings_.epochStart,
-                                 processes_, settings_.initTimeoutMs);
+                                 processes_);
   together("private memory", [&] { platform_->setUp(rank_, place, rankMap_, *heap_, settings_); });
   if (place.nodes > 1) setUpNetwork(gpus);
   growTo(settings_.heapBytes);
@@ -144,6 +144,7 @@ void Comm::setUp(const mkUniqueId_t& id) {
     together("proxy",
              [&] { proxy_->start([this](int node, const std::string& text) { onNetworkFailure(node, text); }); });
   }
+  bootstrap_->initialised();
   // The bootstrap's thread looks at the rest of this object from here on.
   control_.store(bootstrap_.get(), std::memory_order_release);
   MK_INFO(init, "rank %d of %d: node %u of %u, local rank %u of %u, platform %s, transport %s", rank_, nranks_,
@@ -185,7 +186,7 @@ void Comm::setUpNetwork(const std::vector<std::string>& gpus) {
       if (a.size() != MK_TRANSPORT_ADDRESS_BYTES) fail(mkErrorInternal, "a transport address of %zu bytes", a.size());
       rail.insert(rail.end(), a.begin(), a.end());
     }
-    proxy_->connect(rail, settings_.initTimeoutMs);
+    proxy_->connect(rail, bootstrap_->leftMs());
   });
   // All ranks do as the one that cannot do better.
   std::string reason;
@@ -237,7 +238,7 @@ void Comm::growTo(uint64_t workspace) {
           if (n != place.node)
             proxy_->importHeap(
                 n, all[static_cast<size_t>(rankAt(static_cast<int32_t>(n), static_cast<int32_t>(place.local)))],
-                settings_.initTimeoutMs);
+                bootstrap_->leftMs());
         }
         proxy_->openCards();
       });
@@ -299,8 +300,8 @@ mkWindow* Comm::registerWindow(void* ptr, size_t bytes) {
              static_cast<unsigned long long>(size), r);
     }
   });
-  std::vector<std::vector<UniqueFd>> fds = exchangeFds(*bootstrap_, rank_, processes_, mine.fds,
-                                                       !platform_->sharesMappings(), settings_.initTimeoutMs, "window");
+  std::vector<std::vector<UniqueFd>> fds =
+      exchangeFds(*bootstrap_, rank_, processes_, mine.fds, !platform_->sharesMappings(), "window");
   together("window: mapping peers", [&] {
     window->peers.resize(place.locals);
     window->bases.resize(place.locals);

@@ -146,7 +146,7 @@ uint64_t processToken() {
 }
 
 std::vector<std::vector<UniqueFd>> exchangeFds(Bootstrap& bootstrap, int rank, const std::vector<uint64_t>& processes,
-                                               const std::vector<int>& fds, bool withinProcess, int timeoutMs,
+                                               const std::vector<int>& fds, bool withinProcess,
                                                const std::string& what) {
   const std::vector<PeerInfo>& peers = bootstrap.peers();
   const PeerInfo& me = peers[static_cast<size_t>(rank)];
@@ -192,7 +192,7 @@ std::vector<std::vector<UniqueFd>> exchangeFds(Bootstrap& bootstrap, int rank, c
       std::memcpy(&to, bytes.data(), sizeof(to));
       give(to, fds, rank);
     }
-    const auto deadline = Clock::now() + std::chrono::milliseconds(timeoutMs);
+    const auto deadline = Clock::now() + std::chrono::milliseconds(bootstrap.leftMs());
     std::vector<const PeerInfo*> missing = others;
     while (!missing.empty()) {
       const auto left = std::chrono::duration_cast<std::chrono::milliseconds>(deadline - Clock::now()).count();

@@ -17,7 +17,7 @@ constexpr size_t kMaxFds = 253;
 // withinProcess, to each other rank, and gets theirs.  Numbers may differ.  The result is by local rank; empty for this rank, and for ranks of
 // this process unless withinProcess.  `processes`: processToken() of every rank.  Throws on every rank if one fails.
 std::vector<std::vector<UniqueFd>> exchangeFds(Bootstrap& bootstrap, int rank, const std::vector<uint64_t>& processes,
-                                               const std::vector<int>& fds, bool withinProcess, int timeoutMs,
+                                               const std::vector<int>& fds, bool withinProcess,
                                                const std::string& what);
 
 // A random number that tells this process from any other, also from others with its process id (containers) and from its

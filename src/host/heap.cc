@@ -61,8 +61,8 @@ void agreed(Bootstrap& bootstrap, const char* what, Step&& step) {
 }  // namespace
 
 Heap::Heap(Bootstrap& bootstrap, Platform& platform, int rank, const sched::Place& place, uint64_t maxWorkspace,
-           uint64_t epochStart, const std::vector<uint64_t>& processes, int timeoutMs)
-    : platform_(platform), rank_(rank), processes_(processes), timeoutMs_(timeoutMs), local_(place.local) {
+           uint64_t epochStart, const std::vector<uint64_t>& processes)
+    : platform_(platform), rank_(rank), processes_(processes), local_(place.local) {
   control_.nodes = place.nodes;
   control_.locals = place.locals;
   layout_.controlBytes = sched::alignUp(control_.bytes(), platform.heapPage());
@@ -104,7 +104,7 @@ void Heap::exchange(Bootstrap& bootstrap, uint32_t firstPart, uint64_t workspace
   const std::vector<int> mine = memories_[local_]->descriptors();
   std::vector<std::vector<UniqueFd>> theirs(memories_.size());
   if (!mine.empty())  // as on every other rank
-    theirs = exchangeFds(bootstrap, rank_, processes_, mine, !platform_.sharesMappings(), timeoutMs_, "heap");
+    theirs = exchangeFds(bootstrap, rank_, processes_, mine, !platform_.sharesMappings(), "heap");
   agreed(bootstrap, "heap: mapping peers", [&] {
     for (uint32_t l = 0; l < memories_.size(); ++l) {
       if (l == local_) continue;

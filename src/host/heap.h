@@ -16,7 +16,7 @@ class Heap {
  public:
   // Collective.  Backs the control part only; epochs start after `epochStart`.
   Heap(Bootstrap& bootstrap, Platform& platform, int rank, const sched::Place& place, uint64_t maxWorkspace,
-       uint64_t epochStart, const std::vector<uint64_t>& processes, int timeoutMs);
+       uint64_t epochStart, const std::vector<uint64_t>& processes);
 
   // Collective; no operation may be in flight.  Grows to at least `workspace`, or throws on every rank and changes nothing,
   // unless torn() says on every rank that mapping has failed halfway.
@@ -45,7 +45,6 @@ class Heap {
   Platform& platform_;
   const int rank_;
   const std::vector<uint64_t> processes_;
-  const int timeoutMs_;
   sched::HeapLayout layout_;
   sched::ControlLayout control_;
   uint32_t local_ = 0;

@@ -26,9 +26,9 @@ bool HubCollectives::contribute(int rank, Contribution c) {
     open.timeoutMs = c.timeoutMs;
     open.what = c.what;
     open.first = rank;
-    open.deadline = afterMs(hubShareOfTimeout(c.timeoutMs));
     open.parts.resize(static_cast<size_t>(line_->nranks()));
   }
+  open.deadline = std::min(open.deadline, afterMs(hubShareOfTimeout(c.leftMs)));
   open.arrived.emplace(rank, c.launched);
   if (open.failed.has_value()) {  // it has been told
     if (open.arrived.size() == next_.size()) open_.erase(entry);

@@ -48,7 +48,7 @@ class HubCollectives {
     uint32_t kind = 0, timeoutMs = 0;
     std::string what;
     int first = 0;
-    TimePoint deadline;
+    TimePoint deadline = TimePoint::max();
     std::map<int, uint64_t> arrived;  // with the epoch of their newest operation
     std::vector<FrameBytes> parts;
     std::map<int, Failure> failures;  // of an agree, by rank

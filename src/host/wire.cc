@@ -135,7 +135,13 @@ bool decode(std::span<const uint8_t> body, Welcome* welcome) {
 
 FrameBytes encode(const Contribution& c) {
   WireWriter w(Message::contribution);
-  w.u64(c.sequence).u32(c.kind).u32(c.timeoutMs).u64(c.launched).text(c.what, maxNameBytes).bytes(c.bytes);
+  w.u64(c.sequence)
+      .u32(c.kind)
+      .u32(c.timeoutMs)
+      .u32(c.leftMs)
+      .u64(c.launched)
+      .text(c.what, maxNameBytes)
+      .bytes(c.bytes);
   return w.u32(c.code).text(c.text, maxTextBytes).done();
 }
 
@@ -144,6 +150,7 @@ bool decode(std::span<const uint8_t> body, Contribution* c) {
   c->sequence = r.u64();
   c->kind = r.u32();
   c->timeoutMs = r.u32();
+  c->leftMs = r.u32();
   c->launched = r.u64();
   c->what = r.text(maxNameBytes);
   const auto bytes = r.bytes(maxGatherBytes);

@@ -37,7 +37,7 @@ enum class Message : uint32_t {
   farewell = 17,      // H->C the answer to goodbye; the end of the connection
 };
 
-inline constexpr uint32_t wireVersion = 1;
+inline constexpr uint32_t wireVersion = 2;
 inline constexpr int maxRanks = 1 << 16;
 inline constexpr size_t maxGatherBytes = 1 << 20;
 inline constexpr size_t maxNameBytes = 256;  // host names, host ids
@@ -119,8 +119,8 @@ struct Contribution {
   enum Kind : uint32_t { allgather = 0, agree = 1 };
   uint64_t sequence = 0;
   uint32_t kind = allgather;
-  uint32_t timeoutMs = 0;
-  uint64_t launched = 0;  // epoch of the rank's newest operation
+  uint32_t timeoutMs = 0, leftMs = 0;  // as of a Hello; this call has leftMs
+  uint64_t launched = 0;               // epoch of the rank's newest operation
   std::string what;
   std::vector<uint8_t> bytes;  // allgather
   uint32_t code = mkSuccess;   // agree

@@ -166,7 +166,7 @@ TEST_CASE("library versions must agree", "[bootstrap]") {
   });
   checkSame(outcomes, mkErrorVersion,
             {"rank 1 (host rawhost", "version 9.8.7 (bootstrap " + std::to_string(wire ? 42 : mk::wireVersion) + ")",
-             mk::format("version %d.%d.%d (bootstrap 1)", MK_MAJOR, MK_MINOR, MK_PATCH)});
+             mk::format("version %d.%d.%d (bootstrap %u)", MK_MAJOR, MK_MINOR, MK_PATCH, mk::wireVersion)});
 }
 
 TEST_CASE("a rank that dies while the others join is named at once", "[bootstrap]") {

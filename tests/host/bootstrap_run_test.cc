@@ -144,6 +144,43 @@ TEST_CASE("who does not come to a collective is named at the deadline", "[bootst
   checkSame(world.all([&](int rank, Outcome&) { world[rank].agree(mkSuccess, "", "after"); }), mkSuccess, {});
 }
 
+TEST_CASE("initialisation has one deadline, of which every step takes its part", "[bootstrap]") {
+  // Rank 1 comes late, takes its time once more, and does not come a third time.
+  const mkUniqueId_t id = test::localId();
+  constexpr int kTimeoutMs = 3000, kLateMs = 700;
+  std::atomic<int> waiting{2};
+  std::vector<std::vector<int>> left(3);
+  auto outcomes = test::inThreads(3, [&](int rank, Outcome& outcome) {
+    if (rank == 1) sleepMs(kLateMs);
+    const auto bootstrap = mk::Bootstrap::join(id, test::identity(rank, 3), kTimeoutMs, {});
+    const auto note = [&] { left[static_cast<size_t>(rank)].push_back(bootstrap->leftMs()); };
+    note();
+    if (rank == 1) sleepMs(kLateMs);
+    bootstrap->allgather({}, "first");
+    note();
+    if (rank != 1) {
+      outcome = test::run([&](Outcome&) { bootstrap->agree(mkSuccess, "", "second"); });
+      note();
+      bootstrap->initialised();
+      note();
+      --waiting;
+    }
+    while (waiting > 0) sleepMs(1);
+    bootstrap->depart(0);
+  });
+  outcomes.erase(outcomes.begin() + 1);
+  checkSame(outcomes, mkErrorTimeout, {"'second'", "3000 ms", "by rank 1 ("});
+  for (const Outcome& outcome : outcomes) CHECK(outcome.ms < kTimeoutMs + 600);
+  for (const int rank : {0, 2}) {
+    const std::vector<int>& ms = left[static_cast<size_t>(rank)];
+    REQUIRE(ms.size() == 4);
+    CHECK(ms[0] <= kTimeoutMs - kLateMs);
+    CHECK(ms[1] <= kTimeoutMs - 2 * kLateMs);
+    CHECK(ms[2] == 500);  // to hear who is missing
+    CHECK(ms[3] == kTimeoutMs);
+  }
+}
+
 TEST_CASE("death is a verdict for all, and ends collectives", "[bootstrap]") {
   World world(4);
   std::thread killer([&] {

@@ -151,6 +151,7 @@ World::World(int n, std::optional<mkUniqueId_t> id, const std::function<void(int
     };
     auto& bootstrap = ranks_[static_cast<size_t>(i)];
     bootstrap = mk::Bootstrap::join(theId, own, timeoutMs, recorder.events());
+    bootstrap->initialised();
     recorder.attach(bootstrap.get());
   });
   for (const Outcome& outcome : outcomes)

@@ -55,7 +55,7 @@ class Recorder {
   int verdicts_ = 0, ticks_ = 0;
 };
 
-// n ranks that have joined.  Its destructor departs all that are left, at once.
+// n ranks that have joined and are done with initialisation.  Its destructor departs all that are left, at once.
 class World {
  public:
   explicit World(int n, std::optional<mkUniqueId_t> id = std::nullopt,

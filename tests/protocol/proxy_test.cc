@@ -124,7 +124,7 @@ struct Rig {
     identity.hostId = "rig";
     bootstrap = Bootstrap::join(id, identity, 10000, {});
     const sched::Place place{3, 1, 0, 0};
-    heap = std::make_unique<Heap>(*bootstrap, platform, 0, place, 8 << 20, 100, std::vector<uint64_t>{0}, 1000);
+    heap = std::make_unique<Heap>(*bootstrap, platform, 0, place, 8 << 20, 100, std::vector<uint64_t>{0});
     heap->grow(*bootstrap, 2 << 20);
     platform.setUp(0, place, {}, *heap, settings);
     shared = platform.proxyShared();

@@ -115,7 +115,7 @@ Rig::Rig(int rank, const mkUniqueId_t& id, const std::string& transport, uint64_
     processes.push_back(theirs);
   }
   heap_ = std::make_unique<Heap>(*bootstrap_, *platform_, rank, place, std::max(settings_.heapMaxBytes, workspace), 0,
-                                 processes, kTimeoutMs);
+                                 processes);
   platform_->setUp(rank, place, {}, *heap_, settings_);
   proxy_ = std::make_unique<Proxy>(transport == "instant" ? instant() : acquireTransport(transport), 0, node, kNodes,
                                    *heap_, *platform_, 0);
@@ -126,6 +126,7 @@ Rig::Rig(int rank, const mkUniqueId_t& id, const std::string& transport, uint64_
   heap_->grow(*bootstrap_, workspace);
   const std::vector<uint8_t> keys = proxy_->registerHeap();
   proxy_->importHeap(peer(), bootstrap_->allgather(keys, "keys")[peer()], kTimeoutMs);
+  bootstrap_->initialised();
   proxy_->start([](int peer, const std::string& text) { die("node " + std::to_string(peer) + ": " + text); });
   CUDA(cudaStreamCreateWithFlags(&stream_, cudaStreamNonBlocking));
   meet();
