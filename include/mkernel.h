@@ -150,7 +150,7 @@ typedef struct {
   uint32_t timeoutMs;     /* no progress for this long inside an operation is an error; 0: MKERNEL_TIMEOUT_MS (30 s) */
   uint32_t initTimeoutMs; /* all ranks must have come and be ready by then; 0: MKERNEL_INIT_TIMEOUT_MS (120 s) */
   uint32_t teardownTimeoutMs; /* how long destroy and abort wait for peers; 0: MKERNEL_TEARDOWN_TIMEOUT_MS (5 s) */
-  uint32_t maxSMs;            /* SMs (CPU platform: agents) an operation may occupy; 0: all */
+  uint32_t maxSMs;            /* SMs (CPU platform: agents) an operation may occupy, or it is refused; 0: all */
 } mkConfig_t;
 
 /* Makes the identifier of a new communicator, to be carried to all ranks by the caller.  Opens a listening socket in

@@ -1,5 +1,6 @@
 #include "host/cpu_platform.h"
 
+#include <algorithm>
 #include <cstring>
 #include <new>
 #include <utility>
@@ -164,9 +165,13 @@ void CpuPlatform::raiseFlag(uint64_t offset, uint64_t value) {
 
 template <class Call, class Plan>
 void CpuPlatform::accept(Call* call, const Plan& plan) const {
-  if (plan.roles.total() > agents_->pool.maxAgents())
-    fail(mkErrorInvalidArgument, "tune asks for %u agents in all; legal: up to %u", plan.roles.total(),
-         agents_->pool.maxAgents());
+  // MKERNEL_CPU_AGENTS is how large the machine is, and roles beyond it get fibres all the same; this is a promise.
+  if (maxSMs_ != 0 && plan.roles.minimum() > maxSMs_)
+    fail(mkErrorInvalidArgument, "the operation needs %u agents here; config.maxSMs leaves it %u", plan.roles.minimum(),
+         maxSMs_);
+  const uint32_t most = maxSMs_ != 0 ? std::min(maxSMs_, agents_->pool.maxAgents()) : agents_->pool.maxAgents();
+  if (plan.roles.total() > most)
+    fail(mkErrorInvalidArgument, "tune asks for %u agents in all; legal: up to %u", plan.roles.total(), most);
   call->plan = plan;
   call->minSMs = plan.roles.minimum();
 }

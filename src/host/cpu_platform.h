@@ -13,7 +13,7 @@ namespace mk {
 
 class CpuPlatform final : public Platform {
  public:
-  explicit CpuPlatform(const Settings& settings) : agentCount_(settings.agents) {}
+  explicit CpuPlatform(const Settings& settings) : agentCount_(settings.agents), maxSMs_(settings.maxSMs) {}
 
   int device() const override { return -1; }
   uint32_t smCount() const override { return agentCount_; }
@@ -55,7 +55,7 @@ class CpuPlatform final : public Platform {
   template <class Call, class Plan>
   void accept(Call* call, const Plan& plan) const;
 
-  const uint32_t agentCount_;
+  const uint32_t agentCount_, maxSMs_;
   struct Free {
     void operator()(void* p) const { std::free(p); }
   };

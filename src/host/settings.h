@@ -12,8 +12,8 @@ struct Settings {
   std::string platform, hostId, transport;
   uint64_t heapBytes = 0, heapMaxBytes = 0, ringSlots = 0, epochStart = 0;
   int timeoutMs = 0, initTimeoutMs = 0, teardownTimeoutMs = 0;
-  uint32_t agents = 0;  // CPU platform: an operation may occupy
-  uint32_t maxSMs = 0;  // CUDA platform: likewise; 0: all
+  uint32_t agents = 0;  // CPU platform: what an operation is spread over, maxSMs at most
+  uint32_t maxSMs = 0;  // at most, in SMs or agents: an operation that needs more is refused; 0: all
 
   // Lines name=value that must be the same on all ranks.
   std::string agreed() const;

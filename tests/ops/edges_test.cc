@@ -97,6 +97,40 @@ TEST_CASE("a result too large to be numbered is refused") {
   });
 }
 
+TEST_CASE("an operation that needs more agents than config.maxSMs leaves it is refused, and one that does not is not") {
+  for (const World world : {World{1, 1}, World{2, 1}}) {
+    for (const int op : {MK_OP_GEMM_ALL_REDUCE, MK_OP_GEMM_REDUCE_SCATTER}) {
+      const Case plain{.op = op, .m = 64, .n = 72, .k = 32};
+      std::atomic<uint32_t> asked{0};
+      requireAll(world, [&](mkComm_t comm, int rank) { asked = Operands(plain, world, rank, comm).tune().minSMs; });
+      const uint32_t needed = asked;
+      INFO(world.nodes << " nodes, operation " << op << ", " << needed << " agents");
+      REQUIRE(needed >= (world.nodes > 1 ? 4u : 2u));
+      for (const uint32_t most : {needed - 1, needed}) {
+        const auto errors = test::runWorld(
+            world,
+            [&](mkComm_t comm, int rank) {
+              Case c = plain;
+              if (most == needed) {
+                test::runCase(c, world, rank, comm);
+                c.tune.computeAgents = 2;  // not beyond it by a wish of the operation's own either
+              }
+              const Operands o(c, world, rank, comm);
+              expect(o.launch(), "launch", nullptr, mkErrorInvalidArgument);
+              const std::string text = mkGetLastError(nullptr);
+              const std::string due =
+                  most == needed ? std::to_string(needed + 1) + " agents in all; legal: up to " + std::to_string(needed)
+                                 : "needs " + std::to_string(needed) + " agents here; config.maxSMs leaves it " +
+                                       std::to_string(needed - 1);
+              if (text.find(due) == std::string::npos) throw "\"" + text + "\" does not say \"" + due + "\"";
+            },
+            [&](mkConfig_t& config, int) { config.maxSMs = most; });
+        CHECK(errors == std::vector<std::string>{});
+      }
+    }
+  }
+}
+
 TEST_CASE("an operation leaves when it is revoked, also where it waits for nobody") {
   const World world = GENERATE(from_range(test::worlds({World{1, 1}, World{1, 2}, World{2, 1}})));
   const SlowTiles slow(0, 20000);  // 400 tiles of 20 ms on rank 0: 8 s

@@ -174,6 +174,13 @@ size_t Operands::workspace() const {
   return bytes;
 }
 
+mkTune_t Operands::tune() const {
+  mkTune_t tune;
+  MK_INIT(&tune, MK_ID_TUNE);
+  expect(withArgs([&](const auto* x) { return mkTuneQuery(comm_, case_.op, x, &tune); }), "query");
+  return tune;
+}
+
 void Operands::reserve() const { expect(mkCommReserve(comm_, workspace()), "reserve", comm_); }
 
 namespace {

@@ -68,6 +68,7 @@ class Operands {
   mkGemmAllReduceArgs_t args() const;  // of a case of that operation
   mkGemmReduceScatterArgs_t scatterArgs() const;
   size_t workspace() const;
+  mkTune_t tune() const;  // what was chosen
   void reserve() const;
   mkResult_t launch(mkStream_t stream = nullptr) const;
   void refill(uint64_t seed);  // other inputs; C poisoned again
