@@ -37,8 +37,9 @@ cudaStreamCaptureStatus captureOf(cudaStream_t stream, unsigned long long* id) {
   return status;
 }
 
-// Turned tiles may be asked for by name, as mkTuneQuery tells it.
+// Turned tiles may be asked for by name, as mkTuneQuery tells it, or ruled out by that of others.
 sched::GemmChoice turnedByName(sched::KernelShape* s, sched::GemmChoice choice) {
+  if (choice.tileM == sched::kClusterRows) s->turnable = false;
   s->turned = s->turnable && s->m <= sched::mostTurnedRows(s->operation) && choice.tileM == sched::kTurnedCols &&
               (choice.tileN == 0 || choice.tileN == sched::kTurnedRows);
   if (s->turned) choice.tileM = choice.tileN = 0;
@@ -50,13 +51,16 @@ sched::GemmChoice turnedByName(sched::KernelShape* s, sched::GemmChoice choice) 
 // `s`: but for what all operations have from the place, the device and the choice.
 sched::KernelChoice CudaPlatform::chooseKernel(sched::KernelShape s, const sched::Place& place,
                                                const sched::GemmChoice& choice) const {
-  static_assert(sched::kTurnedCols == 64 && sched::kTurnedRows == 128);  // as the text below says
+  static_assert(sched::kTurnedCols == 64 && sched::kTurnedRows == 128 &&
+                sched::kMediumCols == 224);  // as texts below say
   if (choice.tileM != 0 && choice.tileM != sched::kClusterRows)
     fail(mkErrorInvalidArgument, "tune.tileM is %u; legal on the CUDA platform: 0 (automatic), %u%s", choice.tileM,
          sched::kClusterRows,
          s.turnable && s.m <= sched::mostTurnedRows(s.operation) ? ", or 64 with tileN 0 or 128" : "");
-  if (choice.tileN != 0 && choice.tileN != 128 && choice.tileN != 256)
-    fail(mkErrorInvalidArgument, "tune.tileN is %u; legal on the CUDA platform: 0 (automatic), 128, 256", choice.tileN);
+  if (choice.tileN != 0 && choice.tileN != 128 && choice.tileN != 256 &&
+      (choice.tileN != sched::kMediumCols || !s.mediumToo))
+    fail(mkErrorInvalidArgument, "tune.tileN is %u; legal on the CUDA platform: 0 (automatic), 128, 256%s",
+         choice.tileN, s.mediumToo ? ", 224" : "");
   s.locals = place.locals;
   s.nodes = place.nodes;
   s.deviceClusters = clusters_;
@@ -70,6 +74,7 @@ sched::KernelChoice CudaPlatform::chooseKernel(sched::KernelShape s, const sched
   if (choice.computeAgents != 0) {
     kernel.clusters = std::clamp((choice.computeAgents + 1) / sched::kClusterBlocks, 1u, kernel.clusters);
     if (s.operation == sched::Operation::agGemm) {
+      sched::splitK(s, &kernel);
       sched::chooseMoves(s, &kernel);
     } else if (kernel.paceNs != 0) {
       kernel.paceNs = sched::linkPaceNs(kernel.clusters);
@@ -108,9 +113,7 @@ void CudaPlatform::planGemmAr(const sched::GemmArShape& shape, const sched::Gemm
   s.n = shape.n;
   s.k = call->operands.k;
   s.staged = shape.staged;
-  const protocol::GemmOperands& op = call->operands;
-  s.turnable = op.bTransposed && isPlain(op) && op.out == op.in && op.wire == op.in && shape.place.nodes == 1 &&
-               !(shape.staged && shape.place.locals > 1) && choice.tileM != sched::kClusterRows;
+  s.turnable = kernels::isTurnable(call->operands, shape.place, shape.staged);
   const sched::GemmChoice wanted = turnedByName(&s, choice);
   const sched::KernelChoice kernel = chooseKernel(s, shape.place, wanted);
   sched::GemmArShape planned = shape;
@@ -132,9 +135,8 @@ void CudaPlatform::planGemmRs(const sched::GemmRsShape& shape, const sched::Gemm
   s.m = shape.m;
   s.n = shape.n;
   s.k = call->operands.k;
-  const protocol::GemmOperands& op = call->operands;
-  s.spannable = isPlain(op) && op.out == op.in && op.wire == op.in && shape.place.nodes == 1;
-  s.turnable = s.spannable && op.bTransposed && choice.tileM != sched::kClusterRows;
+  s.spannable = kernels::isLean(call->operands, shape.place);
+  s.turnable = kernels::isTurnable(call->operands, shape.place);
   const sched::GemmChoice wanted = turnedByName(&s, choice);
   const sched::KernelChoice kernel = chooseKernel(s, shape.place, wanted);
   accept(call, kernel, sched::planGemmRs(shape, kernels::clusterChoice(kernel, choice), agents()));
@@ -153,10 +155,8 @@ void CudaPlatform::planAgGemm(const sched::AgGemmShape& shape, const sched::Gemm
   s.m = shape.m;
   s.n = shape.n;
   s.k = shape.k;
-  const protocol::GemmOperands& op = call->operands;
   s.spannable = true;
-  s.turnable =
-      op.bTransposed && isPlain(op) && op.out == op.in && shape.place.nodes == 1 && choice.tileM != sched::kClusterRows;
+  s.turnable = s.mediumToo = kernels::isTurnable(call->operands, shape.place);
   const sched::GemmChoice wanted = turnedByName(&s, choice);
   const sched::KernelChoice kernel = chooseKernel(s, shape.place, wanted);
   accept(call, kernel, sched::planAgGemm(shape, kernels::clusterChoice(kernel, choice), agents()));

@@ -73,6 +73,7 @@ CudaPlatform::~CudaPlatform() {
     cards_.reset();
     if (cardQueues_ != nullptr) cudaFree(cardQueues_);
     if (memory_.own != nullptr) cudaFree(memory_.own);
+    if (memory_.splitCounts != nullptr) cudaFree(memory_.splitCounts);
     if (pinned_ != nullptr) cudaFreeHost(pinned_);
   } catch (const std::exception& e) {
     MK_WARN(init, "freeing the memory of device %d: %s", device_, e.what());
@@ -111,6 +112,14 @@ void CudaPlatform::setUp(int, const sched::Place& place, const sched::RankMap& r
   const uint64_t words = tableAt + sched::ceilDiv(tableBytes, sizeof(uint64_t));
   if (cudaMalloc(reinterpret_cast<void**>(&memory_.own), words * sizeof(uint64_t)) != cudaSuccess)
     throw std::bad_alloc();
+  if (place.nodes == 1) {
+    const sched::SplitMemory split{clusters_};
+    if (cudaMalloc(reinterpret_cast<void**>(&memory_.splitCounts), split.bytes()) != cudaSuccess)
+      throw std::bad_alloc();
+    memory_.splitSums = reinterpret_cast<char*>(memory_.splitCounts) + split.countBytes();
+    memory_.splitSlots = split.slots;
+    check(cudaMemsetAsync(memory_.splitCounts, 0, split.countBytes(), side_), "clearing the counts of parts of tiles");
+  }
   uint64_t bytes = 0;
   const auto take = [&bytes](uint64_t size) {
     const uint64_t at = bytes;

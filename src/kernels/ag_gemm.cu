@@ -9,16 +9,10 @@ namespace {
 template <int kN, bool kAlongN>
 constexpr KernelEntry<AgGemmParams> entry() {
   using C = Config<Operation::agGemm, ElementOf<Type::MK_IN>, kN, kAlongN, MK_GENERAL>;
-  return {agGemmKernel<C>, C::L::kBytes};
-}
-
-// Only plain products have turned tiles.
-template <bool kGeneral>
-constexpr KernelEntry<AgGemmParams> turned() {
-  if constexpr (kGeneral) {
-    return {};
+  if constexpr (kInstantiated<C>) {
+    return {agGemmKernel<C>, C::L::kBytes};
   } else {
-    return entry<sched::kTurnedCols, false>();
+    return {};
   }
 }
 
@@ -26,8 +20,14 @@ constexpr KernelEntry<AgGemmParams> turned() {
 
 template <>
 const KernelTable<AgGemmParams>& kernelTable<AgGemmParams, Type::MK_IN, MK_GENERAL>() {
-  static const KernelTable<AgGemmParams> table = {
-      {entry<128, false>(), entry<128, true>(), entry<256, false>(), entry<256, true>(), turned<MK_GENERAL>()}};
+  static const KernelTable<AgGemmParams> table = {{entry<128, false>(),
+                                                   entry<128, true>(),
+                                                   entry<256, false>(),
+                                                   entry<256, true>(),
+                                                   entry<sched::kTurnedCols, false>(),
+                                                   {},
+                                                   {},
+                                                   entry<sched::kMediumCols, false>()}};
   return table;
 }
 

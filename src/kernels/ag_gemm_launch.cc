@@ -4,6 +4,7 @@
 namespace mk::kernels {
 
 static_assert(kMaxLocals <= sched::AgMoves::kMostLocals);
+constexpr uint32_t kMostSplitTiles = 1u << 16;  // a task has 16 bits for the number
 
 std::string launchAgGemm(const RankMemory& memory, const sched::AgGemmPlan& plan, const sched::KernelChoice& choice,
                          uint32_t hash, const AgGemmOperands& op, cudaStream_t stream) {
@@ -20,6 +21,12 @@ std::string launchAgGemm(const RankMemory& memory, const sched::AgGemmPlan& plan
     p.plan.shape.ranks.table = p.order.ranks.table = p.moves.ranks.table = memory.rankTable;
   for (uint32_t l = 0; l < memory.place.locals; ++l) p.gathered[l] = op.gathered[l];
   p.gatheredStride = op.gatheredStride;
+  p.split = sched::KSplit(p.kSteps, choice.parts);
+  if (choice.parts > 1) {
+    p.order.split(choice.parts);
+    if (p.order.positions > memory.splitSlots || memory.splitSlots > kMostSplitTiles)
+      return "launching AllGather+GEMM: no memory for so many parts of tiles (an error of the library)";
+  }
   if (shards.ranks == 1 && plan.shape.gathered == sched::Gathered::none) p.choice.movers = 0;
 
   const uint64_t planeRows = plan.spanning ? shards.m : shards.height();
@@ -60,8 +67,7 @@ std::string launchAgGemm(const RankMemory& memory, const sched::AgGemmPlan& plan
     }
   }
   if (!maps.why().empty()) return maps.why();
-  const bool general = plan.multiNode() || !isPlain(op) || op.out == Type::f32;
-  return launchKernel("AllGather+GEMM", &p, general, stream);
+  return launchKernel("AllGather+GEMM", &p, !isLean(op, plan.place()), stream);
 }
 
 }  // namespace mk::kernels

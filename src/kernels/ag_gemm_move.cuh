@@ -46,20 +46,18 @@ __device__ __forceinline__ void loadRows(const Block<C>& b, bool known, sched::A
   TileLoader<C> loader(b);
   if (known && isOwnRows(b, step.node, step.local)) {
     if constexpr (C::kTurned) {
-      loader.begin(&p.a, &p.b, step.col, step.shardRow);
+      loader.begin(&p.a, &p.b, step.col, step.shardRow, b.stepsOf(step.part));
     } else {
-      loader.begin(&p.a, &p.b, step.shardRow, step.col);
+      loader.begin(&p.a, &p.b, step.shardRow, step.col, b.stepsOf(step.part));
     }
   } else if (C::kTurned && known) {
-    loader.beginA(&p.a, step.col);
+    loader.beginA(&p.a, step.col, b.stepsOf(step.part));
   }
   const uint64_t epoch = loadRelaxed(p.memory.own + protocol::OwnLayout::epoch) + 1;
   Schedule<C> schedule(b);
   TaskReader<C> tasks(b);
   // Tiles are told when the loads of the one before are nearly all under way: then the rows under them can be looked for.
   constexpr uint32_t kAhead = 6;
-  const uint32_t claimAt = p.kSteps > kAhead + 2 ? p.kSteps - kAhead - 2 : 0;
-  const uint32_t announceAt = p.kSteps > kAhead ? p.kSteps - kAhead : 1;
   const uint32_t slices = p.moves.slices, sliceSteps = p.moves.sliceCols / L::kStepK;
   bool more = true;
   if (leads) {
@@ -83,7 +81,11 @@ __device__ __forceinline__ void loadRows(const Block<C>& b, bool known, sched::A
       step.rank = t.rank;
       step.shardRow = t.shardRow;
       step.col = t.col;
+      step.part = t.part;
     }
+    const sched::KSteps steps = b.stepsOf(step.part);
+    const uint32_t claimAt = steps.count > kAhead + 2 ? steps.count - kAhead - 2 : 0;
+    const uint32_t announceAt = steps.count > kAhead ? steps.count - kAhead : 1;
     const bool own = isOwnRows(b, step.node, step.local);
     const RowsSource<C> from(b, epoch, step.node, step.local, step.rank);
     bool claimed = !leads, told = !leads;
@@ -94,9 +96,11 @@ __device__ __forceinline__ void loadRows(const Block<C>& b, bool known, sched::A
     };
     uint32_t slice = 0, nextSlice = 0;  // and the step with which it begins
     const auto atStep = [&](uint32_t k) {
-      if (!own && k == nextSlice) {
-        ++slice;
-        nextSlice = slice == slices ? ~0u : nextSlice + sliceSteps;
+      if (!own && steps.at(k) >= nextSlice) {
+        do {
+          ++slice;
+          nextSlice = slice == slices ? ~0u : nextSlice + sliceSteps;
+        } while (steps.at(k) >= nextSlice);
         // Producer: this block's warp 1, in watchRows().
         while (sharedLoadAcquire(b.at(L::kRowsKnown)) < (number - 1) * slices + slice) {
         }
@@ -110,9 +114,9 @@ __device__ __forceinline__ void loadRows(const Block<C>& b, bool known, sched::A
       }
     };
     if constexpr (C::kTurned) {
-      loader.tile(&p.a, from.map, step.col, from.row + step.shardRow, atStep);
+      loader.tile(&p.a, from.map, step.col, from.row + step.shardRow, steps, atStep);
     } else {
-      loader.tile(from.map, &p.b, from.row + step.shardRow, step.col, atStep);
+      loader.tile(from.map, &p.b, from.row + step.shardRow, step.col, steps, atStep);
     }
     if (!claimed) claim();
     if (!told) more = schedule.announce(&step);
@@ -212,11 +216,11 @@ __device__ __forceinline__ void storeTiles(const Block<C>& b) {
     if (t.kind == taskEnd) break;
     // User memory is written once all have entered with the same plan, and not by a launch that only leaves: those of the one that
     // failed had entered.
-    if (!entered && !bad && !b.alone()) {
-      // Producer: this launch's control agent.
+    if (!entered && !bad && (!b.alone() || b.split())) {
+      // Producer: this launch's control agent.  Alone there is nobody to wait for; but parts of a launch that failed may be counted still.
       bad = platform.leaving() ||
-            !platform.wait(protocol::own(protocol::OwnLayout::allEntered), platform.epoch(), protocol::Match::equal,
-                           protocol::Why{protocol::Stage::entered, -1, -1, 0});
+            (!b.alone() && !platform.wait(protocol::own(protocol::OwnLayout::allEntered), platform.epoch(),
+                                          protocol::Match::equal, protocol::Why{protocol::Stage::entered, -1, -1, 0}));
       if (bad) sharedStoreRelease(b.at(L::kFailed), 1);
     }
     entered = true;
@@ -225,18 +229,24 @@ __device__ __forceinline__ void storeTiles(const Block<C>& b) {
     const uint32_t all = (t.cols + chunkCols - 1) / chunkCols;
     // Where there is a buffer for each, one that has just been read is not waited for before the next is stored.
     const bool together = all <= L::kBuffers;
+    uint32_t elsewhere = 0;  // a bit for each warpgroup whose part of the tile another cluster finishes
     for (uint32_t j = 0; j < all; ++j) {
       for (uint32_t group = 0; group < 2; ++group) {
-        if (b.rowsOf(t.rows, group) == 0) continue;
+        if (b.rowsOf(t.rows, group) == 0 || (elsewhere >> group & 1) != 0) continue;
         const uint32_t slot = group * L::kBuffers + counts[group] % L::kBuffers;
         barrierWait(b.at(L::kChunkFull + 8 * slot), counts[group] / L::kBuffers & 1);
         ++counts[group];
+        if (b.split() && sharedLoadAcquire(b.at(L::kNothing + 4 * slot)) != 0) {
+          elsewhere |= 1u << group;
+          if (!together) barrierArrive(emptyOf(group, free[group]++));
+          continue;
+        }
         bad = bad || sharedLoadAcquire(b.at(L::kFailed)) != 0;
         if (bad) {
           letGo();  // or the computing warps would wait in vain
           continue;
         }
-        const uint32_t col = C::kTurned ? t.col + b.firstRow(group) : t.col + j * chunkCols;
+        const uint32_t col = C::kTurned ? t.col + b.firstRow(group) : t.col + sched::chunkCol(j, chunkCols, C::kN);
         const uint32_t row = C::kTurned ? t.shardRow : t.shardRow + b.firstRow(group);
         storePlane(map, b.at(L::kChunks + slot * kChunkBytes), col, row, whole ? t.rank : 0);
         storesCommit();
@@ -490,18 +500,12 @@ class Mover {
   __device__ __forceinline__ uint64_t* flag(uint32_t l, uint64_t word) const {
     return reinterpret_cast<uint64_t*>(p_.memory.heaps[l] + flags_ + word * 8);
   }
-  // Rows go ahead of the peer's entering, as partial results do (store() in gemm_move.cuh): its bank is free once it has published
-  // done() of the operation before last, and what lies there is used only after both have compared their plans.  Windows are
-  // user memory, and with several nodes a rail's old writes may be repeated until its entering is known.
+  // Rows go ahead of the peer's entering where FreeBanks allows that.
   __device__ __forceinline__ bool openPeer(uint32_t l) {
     // Producer: this launch's control agent, once the peer has entered.
     if (moves_.windowed || b_.multiNode())
       return own(OwnLayout::peerOpen(l), Why{Stage::entered, static_cast<int32_t>(l), -1, 0});
-    if ((opened_ >> l & 1) != 0 || platform_.epoch() < 2) return true;
-    opened_ |= 1u << l;
-    // Producer: local rank l, in settle().
-    return platform_.wait(protocol::heap(b_.local(), p_.memory.controlLayout.doneLocal(l)), platform_.epoch() - 2,
-                          protocol::Match::atLeast, Why{Stage::done, static_cast<int32_t>(l), -1, 0});
+    return banks_.await(b_, platform_, l);
   }
   // User memory is written once all have entered with the same plan.
   __device__ __forceinline__ bool allEntered() {
@@ -551,7 +555,7 @@ class Mover {
   uint64_t* pending_ = nullptr;  // flag of a chunk that is on its way
   bool pendingHere_ = false;     // to this rank itself
   int since_ = 0;                // stores since
-  uint32_t opened_ = 0;          // a bit for each peer whose bank may be written
+  FreeBanks banks_;
 };
 
 }  // namespace mk::kernels

@@ -9,16 +9,10 @@ namespace {
 template <int kN, bool kAlongN>
 constexpr KernelEntry<GemmArParams> entry() {
   using C = Config<Operation::gemmAr, ElementOf<Type::MK_IN>, kN, kAlongN, MK_GENERAL>;
-  return {gemmKernel<C>, C::L::kBytes};
-}
-
-// Only plain products have turned tiles.
-template <bool kGeneral>
-constexpr KernelEntry<GemmArParams> turned() {
-  if constexpr (kGeneral) {
-    return {};
+  if constexpr (kInstantiated<C>) {
+    return {gemmKernel<C>, C::L::kBytes};
   } else {
-    return entry<sched::kTurnedCols, false>();
+    return {};
   }
 }
 
@@ -26,8 +20,8 @@ constexpr KernelEntry<GemmArParams> turned() {
 
 template <>
 const KernelTable<GemmArParams>& kernelTable<GemmArParams, Type::MK_IN, MK_GENERAL>() {
-  static const KernelTable<GemmArParams> table = {
-      {entry<128, false>(), entry<128, true>(), entry<256, false>(), entry<256, true>(), turned<MK_GENERAL>()}};
+  static const KernelTable<GemmArParams> table = {{entry<128, false>(), entry<128, true>(), entry<256, false>(),
+                                                   entry<256, true>(), entry<sched::kTurnedCols, false>()}};
   return table;
 }
 

@@ -26,8 +26,7 @@ std::string launchGemmAr(const RankMemory& memory, const sched::GemmArPlan& plan
     if (l != memory.place.local) maps.writes(&p.peerC[l], {"a peer's C", op.out, op.peerC[l], m, n, op.cStride}, 16);
   }
   if (!maps.why().empty()) return maps.why();
-  const bool general = plan.multiNode() || plan.staged() || !isPlain(op) || op.out == Type::f32 || op.wire == Type::f32;
-  return launchKernel("GEMM+AllReduce", &p, general, stream);
+  return launchKernel("GEMM+AllReduce", &p, !isLean(op, plan.place(), plan.shape.staged), stream);
 }
 
 }  // namespace mk::kernels

@@ -32,18 +32,19 @@ struct Layout {
   // Tiles are of the product transposed: their rows are columns of C, and rows of B (N, K).  There a block's two warpgroups have
   // half of each step's K each; elsewhere half of the block's rows.
   static constexpr bool kTurned = kN == sched::kTurnedCols;
+  static constexpr bool kWide = kN > 128;
   static constexpr uint32_t kBlockRows = (kTurned ? sched::kTurnedRows : sched::kClusterRows) / sched::kClusterBlocks;
   static constexpr uint32_t kStepK = sched::stepK(kTurned);
   // Warpgroups that finish tiles.
   static constexpr uint32_t kFinishers = kTurned ? 1 : 2;
   // Chunks of a finished tile, per warpgroup that finishes some; and of rows on their way to a peer.
-  static constexpr uint32_t kBuffers = kN == 256 && !kMoves ? 4 : 2;
-  static constexpr uint32_t kMoveBuffers = !kMoves ? 0 : kN == 256 ? 6 : 4;
+  static constexpr uint32_t kBuffers = kWide && !kMoves ? 4 : 2;
+  static constexpr uint32_t kMoveBuffers = !kMoves ? 0 : kWide ? 6 : 4;
   static constexpr uint32_t kABytes = kBlockRows * kStepK * 2;
   static constexpr uint32_t kBBytes = kN * kStepK * 2;
   static constexpr uint32_t kStageBytes = kABytes + kBBytes;
   // Turned: at most; with 64 rows of A there are turnedStageRoom() / 32 KiB.
-  static constexpr uint32_t kStages = kTurned ? kMostTurnedStages : kN == 256 ? 3 : 5;
+  static constexpr uint32_t kStages = kTurned ? kMostTurnedStages : kWide ? 3 : 5;
   static constexpr uint32_t kChunks = kTurned ? turnedStageRoom(kMoves) : kStages * kStageBytes;
   // Products of 64 columns read beyond a last box that is shorter.
   static_assert(!kTurned || (kN - 8) * kStepK <= kFinishers * kBuffers * kChunkBytes);
@@ -72,12 +73,17 @@ struct Layout {
   static constexpr uint32_t kRowsKnown = kHanded;     // AllGather: tiles whose rows of A have come
   static constexpr uint32_t kControl = kFailed + 4;   // 1: this block has the control role
   static constexpr uint32_t kTicket = kControl + 4;   // of the cluster, where some do not compute
-  static constexpr uint32_t kEnd = kTicket + 4;
+  // Where K is split: whether a warpgroup was the last of its tile's parts to come, and for each chunk whether it holds nothing,
+  // since the tile is finished elsewhere.
+  static constexpr uint32_t kLastPart = kTicket + 4;
+  static constexpr uint32_t kNothing = kLastPart + 4 * kFinishers;
+  static constexpr uint32_t kEnd = kNothing + 4 * kFinishers * kBuffers;
   static constexpr uint32_t kBytes = kEnd + 1024;  // and room to align the stages
 };
 static_assert(Layout<256, Operation::gemmAr>::kBytes <= 232448 && Layout<128, Operation::gemmAr>::kBytes <= 232448);
 static_assert(Layout<sched::kTurnedCols, Operation::gemmAr>::kBytes <= 232448);
 static_assert(Layout<sched::kTurnedCols, Operation::agGemm>::kBytes <= 232448);
+static_assert(Layout<sched::kMediumCols, Operation::agGemm>::kBytes <= 232448);
 static_assert(Layout<256, Operation::agGemm>::kBytes <= 232448 && Layout<128, Operation::agGemm>::kBytes <= 232448);
 
 template <Operation kOp>
@@ -104,6 +110,8 @@ struct Config {
   static constexpr bool kAlongN = kBAlongN;
   static constexpr bool kGeneral = kIsGeneral;
   static constexpr bool kSpanning = kTiles == Tiles::spanning;
+  // Several clusters may have a part of a tile's K each.
+  static constexpr bool kSplits = kOp == Operation::agGemm && !L::kWide;
   // A tile's columns are announced in at most so many bands.
   static constexpr uint32_t kFlagBands = kSpanning ? 1 : sched::mostFlagBands(kTileN);
 };
@@ -116,16 +124,8 @@ struct Task {
   uint32_t rows, cols;
   uint64_t place;  // of the partial result in the owner's bank: mine of a peer's tile, the first peer's of mine
   uint32_t tile, ownedTile, ownedChunk;
-  uint64_t sum;  // with several nodes: of the node's sum of the tile, packed
-};
-
-// Some rows of C.
-struct RowSpan {
-  uint32_t first = 0, end = 0;
-  __device__ __forceinline__ bool empty() const { return first >= end; }
-  __device__ __forceinline__ RowSpan with(const RowSpan& o) const {  // what both have
-    return {first > o.first ? first : o.first, end < o.end ? end : o.end};
-  }
+  uint64_t sum;              // with several nodes: of the node's sum of the tile, packed
+  uint32_t part, splitTile;  // of AllGather, where K is split: which of the parts, and of which tile
 };
 
 // A position of the operation's order.
@@ -142,6 +142,7 @@ struct RowsTask {
   uint32_t rows, cols;
   uint32_t node, local, rank;  // whose rows of A
   uint32_t shardRow, firstChunk, endChunk;
+  uint32_t part;  // of K
 };
 
 template <class C>
@@ -212,6 +213,21 @@ struct Block {
   __device__ __forceinline__ uint32_t stages() const { return C::kTurned ? p.turnedStages : C::L::kStages; }
   __device__ __forceinline__ uint32_t halfOfB() const { return C::kTurned ? p.turnedBoxBytes : C::L::kBBytes / 2; }
   __device__ __forceinline__ uint32_t stageBytes() const { return C::L::kABytes + 2 * halfOfB(); }
+  // K is split between clusters.
+  __device__ __forceinline__ bool split() const {
+    if constexpr (C::kSplits) {
+      return p.split.parts > 1;
+    } else {
+      return false;
+    }
+  }
+  __device__ __forceinline__ sched::KSteps stepsOf(uint32_t part) const {
+    if constexpr (C::kSplits) {
+      return p.split.of(part);
+    } else {
+      return {0, 1, p.kSteps};
+    }
+  }
   // Whether warpgroup `group` does more than multiply.
   __device__ __forceinline__ bool finishes(uint32_t group) const { return !C::kTurned || group == 0; }
   // Rows of a tile that it finishes: the first of them, and how many there are.
@@ -223,33 +239,16 @@ struct Block {
     const uint32_t first = firstRow(group);
     return rows <= first ? 0 : (rows - first < 64 ? rows - first : 64);
   }
-  // Of spanning tiles: the rows of C that a local rank collects; those that this block, or a warpgroup of it, computes.
-  __device__ __forceinline__ RowSpan shard(uint32_t l) const {
-    const uint32_t first = l * p.shardRows;
-    return {first < p.allRows ? first : p.allRows, first + p.shardRows < p.allRows ? first + p.shardRows : p.allRows};
+  // Of spanning tiles: the rows of C as the local ranks collect them; those that this block, or a warpgroup of it, computes.
+  __device__ __forceinline__ sched::RowShards shards() const {
+    return {C::kTurned ? p.order.n : p.order.m, p.shardRows, local()};
   }
-  __device__ __forceinline__ RowSpan partOf(const Task& t) const {
-    if constexpr (C::kTurned) {
-      return {t.col, t.col + t.cols};
-    } else {
-      return RowSpan{t.row + index * C::L::kBlockRows, t.row + (index + 1) * C::L::kBlockRows}.with(
-          {t.row, t.row + t.rows});
-    }
+  __device__ __forceinline__ sched::RowSpan partOf(const Task& t) const {
+    return sched::rowsOfBlock(t, C::kTurned, index * C::L::kBlockRows, C::L::kBlockRows);
   }
-  __device__ __forceinline__ RowSpan partOf(const Task& t, uint32_t group) const {
-    if constexpr (C::kTurned) {
-      return rowsOf(t.rows, group) == 0 ? RowSpan{} : partOf(t);
-    } else {
-      const uint32_t first = t.row + firstRow(group);
-      return {first, first + rowsOf(t.rows, group)};
-    }
+  __device__ __forceinline__ sched::RowSpan partOf(const Task& t, uint32_t group) const {
+    return sched::rowsOfPart(t, C::kTurned, firstRow(group), finishes(group) ? 64 : 0);
   }
-  // Some of them go to peers; stay.
-  __device__ __forceinline__ bool gives(const RowSpan& part) const {
-    const RowSpan own = shard(local());
-    return !part.empty() && (part.first < own.first || part.end > own.end);
-  }
-  __device__ __forceinline__ bool keeps(const RowSpan& part) const { return !part.with(shard(local())).empty(); }
 };
 
 // One reader's place in the ring of tasks.
@@ -272,6 +271,7 @@ class TaskReader {
     uniform(&a.w);
     uniform(&b.x);
     uniform(&b.y);
+    if constexpr (C::kSplits) uniform(&b.w);
     if constexpr (C::kGeneral) {
       c = sharedLoad(at + 32);
       uniform(&c.z);
@@ -318,6 +318,7 @@ class TaskReader {
     t.node = b.x;
     t.rank = b.y;
     t.shardRow = b.z;
+    t.part = b.w >> 16;
     t.firstChunk = c.x;
     t.endChunk = c.y;
     return t;
@@ -347,6 +348,8 @@ class TaskReader {
     t.ownedTile = b.w;
     t.ownedChunk = c.x;
     t.sum = c.z | static_cast<uint64_t>(c.w) << 32;
+    t.part = C::kSplits ? b.w >> 16 : 0;
+    t.splitTile = b.w & 0xffff;
     return t;
   }
 
@@ -472,7 +475,7 @@ class Schedule {
   __device__ __forceinline__ void fill(uint4 (&words)[3], const sched::AgStep& s) const {
     const uint32_t rows = C::kTurned ? s.cols : s.rows, cols = C::kTurned ? s.rows : s.cols;
     words[0] = {taskMine | s.local << 8, s.row, s.col, rows | cols << 16};
-    words[1] = {s.node, s.rank, s.shardRow, 0};
+    words[1] = {s.node, s.rank, s.shardRow, s.part << 16 | (s.tile & 0xffff)};
     words[2] = {s.firstChunk, s.endChunk, 0, 0};
   }
 

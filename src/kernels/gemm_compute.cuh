@@ -68,7 +68,7 @@ class Computer {
   // A tile is finished in bands of 64 columns, while a peer's partial result of the next two is under way.  The sums themselves
   // are never changed, only copies of a band's: where they are, the next products depend on it, and the compiler takes the
   // matrix instructions one by one.
-  static constexpr int kBands = kN / 64;
+  static constexpr int kBands = (kN + 63) / 64;
   static_assert(C::kFlagBands == 1 || C::kFlagBands == kBands);
   static_assert(!C::kSpanning || kBands <= 2);
 
@@ -80,7 +80,6 @@ class Computer {
     const uint64_t epoch = loadRelaxed(p_.memory.own + protocol::OwnLayout::epoch) + 1;
     char* const bank = p_.memory.heaps[b_.local()] + b_.bankData(epoch);
     const bool wireWide = b_.wireWide(), outWide = b_.outWide();
-    const uint32_t early = p_.choice.early < p_.kSteps ? p_.choice.early : p_.kSteps;
     TaskReader<C> tasks(b_);
     uint32_t partials = 0;
     for (;;) {
@@ -95,8 +94,10 @@ class Computer {
       const char* const partial =
           bank + t.place + (b_.firstRow(group_) + warp_ * 16) * kN * b_.wireBytes() + lane_ * 16;
 
+      const uint32_t steps = b_.stepsOf(t.part).count;
+      const uint32_t early = !C::kSums ? 0 : p_.choice.early < steps ? p_.choice.early : steps;
       uint32_t k = 0;
-      for (; k + early < p_.kSteps; ++k) step(k);
+      for (; k + early < steps; ++k) step(k);
       if (add) {
         barrierWait(b_.at(L::kPartialReady), partials & 1);
         if (!wireWide) {
@@ -104,7 +105,9 @@ class Computer {
           if constexpr (C::kFlagBands == 1 && kBands > 1) hold<1>(partial);
         }
       }
-      for (; k < p_.kSteps; ++k) step(k);
+      if constexpr (C::kSums) {
+        for (; k < steps; ++k) step(k);
+      }
       if constexpr (!kAtOnce) {
         productsWait<0>();
         release(previous_);
@@ -120,11 +123,22 @@ class Computer {
       const uint32_t first = b_.firstRow(group_);
       char* const sum = b_.nodeSums() ? bank + t.sum : nullptr;
       const bool wide = b_.nodeSums() ? wireWide : outWide;
+      const bool split = b_.split() && rows != 0;
+      bool last = true;
+      if constexpr (C::kSplits && !C::kTurned) {
+        if (split) last = leavePart<kN / 8>(d_, t);
+      }
       bands<0>([&](auto number) {
         constexpr int kBand = decltype(number)::value;
-        const bool stores = rows != 0 && kBand * 64 < t.cols;
         float v[32];
         bandSums<kBand>(v);
+        if constexpr (C::kSplits) {
+          if constexpr (C::kTurned) {
+            if (split) last = leavePart<8>(v, t);
+          }
+          if (split && last) addParts<kBand>(v, t);
+        }
+        const bool stores = last && rows != 0 && kBand * 64 < t.cols;
         if (C::kSums && !mine) {
           if (stores) {
             if (wireWide) {
@@ -161,16 +175,20 @@ class Computer {
           }
         }
       });
+      if (!last) giveNothing();
     }
   }
 
  private:
-  // Where branches depend on it, as one value for a whole warp: see TaskReader::readUniform().
+  // As one value for a whole warp: branches depend on it (see TaskReader::readUniform()), and places of operands, which the matrix
+  // instructions take from the warp's own registers.
   static __device__ __forceinline__ uint32_t groupOf(uint32_t thread) {
-    return C::kTurned || C::kSpanning ? __shfl_sync(0xffffffffu, thread >> 7, 0) : thread >> 7;
+    return __shfl_sync(0xffffffffu, thread >> 7, 0);
   }
   // With three stages the products of one are awaited at once; two warpgroups keep the matrix unit busy.
-  static constexpr bool kAtOnce = kN == 256;
+  static constexpr bool kAtOnce = L::kWide;
+  // Named barriers of the warpgroups.
+  static constexpr uint32_t kPartBarrier = 2;
 
   __device__ __forceinline__ void step(uint32_t k) {
     barrierWait(b_.at(L::kFull + 8 * stage_), parity_);
@@ -233,8 +251,9 @@ class Computer {
   // A band's sums; turned: of all of K, in the warpgroup that finishes tiles.
   template <int kBand>
   __device__ __forceinline__ void bandSums(float* v) {
+    constexpr int kFirst = sched::chunkCol(kBand, 64, kN) / 2;
 #pragma unroll
-    for (int i = 0; i < 32; ++i) v[i] = d_[kBand * 32 + i];
+    for (int i = 0; i < 32; ++i) v[i] = d_[kFirst + i];
     if constexpr (C::kTurned) {
       if (b_.finishes(group_)) {
         addHalfSums(v);
@@ -244,10 +263,79 @@ class Computer {
     }
   }
 
+  // Where K is split: this warpgroup's sums of a part of a tile, in pieces of 16 bytes, one beside the next thread's.
+  __device__ __forceinline__ char* partAt(const Task& t, uint32_t part) const {
+    return p_.memory.splitSums + p_.split.place(t.splitTile, part, b_.index, group_, L::kFinishers) * (64 * kN * 4) +
+           thread_ * 16;
+  }
+  // Leaves them.  True: all other parts have been left before.  A part that is worth nothing is not counted, so that nobody finishes
+  // the tile.
+  template <int kPieces>
+  __device__ __forceinline__ bool leavePart(const float* v, const Task& t) {
+    char* const to = partAt(t, t.part);
+#pragma unroll
+    for (int i = 0; i < kPieces; ++i) {
+      const float* const d = v + i * 4;
+      storeData(to + i * 2048,
+                uint4{__float_as_uint(d[0]), __float_as_uint(d[1]), __float_as_uint(d[2]), __float_as_uint(d[3])});
+    }
+    const uint32_t word = b_.at(L::kLastPart + 4 * group_);
+    namedSync(kPartBarrier + group_, 128);
+    if (thread_ == 0) {
+      bool last = false;
+      if (sharedLoadAcquire(b_.at(L::kFailed)) == 0) {
+        uint64_t* const count = p_.memory.splitCounts + sched::KSplit::count(t.splitTile, b_.index, group_);
+        last = addAcqRel(count, 1) + 1 == p_.split.parts;
+        if (last) storeRelaxed(count, 0);  // for the next launch
+      }
+      sharedStoreRelease(word, last ? 1 : 0);
+    }
+    namedSync(kPartBarrier + group_, 128);
+    return __shfl_sync(0xffffffffu, sharedLoadAcquire(word), 0) != 0;
+  }
+  // All parts' sums, in their order.
+  template <int kBand>
+  __device__ __forceinline__ void addParts(float* v, const Task& t) const {
+    const uint32_t own = t.part, parts = p_.split.parts;
+    uint4 now[8], next[8];  // the next one is on its way meanwhile
+    const auto read = [&](uint4(&to)[8], uint32_t x) {
+      const char* const from = partAt(t, x) + kBand * 8 * 2048;
+#pragma unroll
+      for (int i = 0; i < 8; ++i) to[i] = loadData(from + i * 2048);
+    };
+    read(now, own == 0 ? 1 : 0);
+    float sum[32];
+#pragma unroll
+    for (int i = 0; i < 32; ++i)
+      sum[i] = own == 0 ? 0 + v[i] : 0;  // not v[i], which may be -0 where others begin with 0
+#pragma unroll 1
+    for (uint32_t x = own == 0 ? 1 : 0; x < parts;) {
+      const uint32_t after = x + 1 == own ? x + 2 : x + 1;
+      if (after < parts) read(next, after);
+#pragma unroll
+      for (int i = 0; i < 8; ++i) addWide(sum + i * 4, now[i]);
+      if (x + 1 == own) {
+#pragma unroll
+        for (int i = 0; i < 32; ++i) sum[i] += v[i];
+      }
+#pragma unroll
+      for (int i = 0; i < 8; ++i) now[i] = next[i];
+      x = after;
+    }
+#pragma unroll
+    for (int i = 0; i < 32; ++i) v[i] = sum[i];
+  }
+  // Tells the storing warp that this tile is finished elsewhere.
+  __device__ __forceinline__ void giveNothing() {
+    takeChunk();
+    if (thread_ == 0) sharedStoreRelease(b_.at(L::kNothing + 4 * chunkSlot()), 1);
+    giveChunk();
+  }
+
   // What becomes of a spanning tile: what peers collect goes out before this block waits for theirs.
   __device__ __forceinline__ void spanningTile(const Task& t, const char* partial, uint32_t& partials) {
-    const RowSpan part = b_.partOf(t, group_);
-    const bool gives = b_.gives(part), keeps = b_.keeps(part);
+    const sched::RowSpan part = b_.partOf(t, group_);
+    const bool gives = b_.shards().gives(part), keeps = b_.shards().keeps(part);
     float sums[32];
     bandSums<0>(sums);
     if (gives) {
@@ -260,7 +348,7 @@ class Computer {
         }
       }
     }
-    const bool adds = b_.adds() && b_.finishes(group_) && b_.keeps(b_.partOf(t));
+    const bool adds = b_.adds() && b_.finishes(group_) && b_.shards().keeps(b_.partOf(t));
     if (adds) barrierWait(b_.at(L::kPartialReady), partials++ & 1);
     if (adds && keeps) {
       hold<0>(partial);
@@ -284,9 +372,9 @@ class Computer {
 
   // This rank's rows of a band of a tile that spans shards, to C: two neighbours of a row at a time, of which four threads have
   // 16 bytes.  (The copy unit cannot: a box that begins before the first row of C is an illegal instruction to it.)
-  __device__ __forceinline__ void storeOwn(const float* v, const Task& t, const RowSpan& part, int band) const {
+  __device__ __forceinline__ void storeOwn(const float* v, const Task& t, const sched::RowSpan& part, int band) const {
     if (__any_sync(0xffffffffu, sharedLoadAcquire(b_.at(L::kFailed)) != 0)) return;
-    const RowSpan own = part.with(b_.shard(b_.local()));
+    const sched::RowSpan own = part.with(b_.shards().of(b_.local()));
     const uint32_t n = C::kTurned ? p_.order.m : p_.order.n;
     char* const c = static_cast<char*>(p_.operands.c);
 #pragma unroll
@@ -381,16 +469,18 @@ class Computer {
     for (int i = 0; i < 32; ++i) v[i] = w[i];
   }
 
+  __device__ __forceinline__ uint32_t chunkSlot() const { return group_ * L::kBuffers + chunk_ % L::kBuffers; }
   // A free chunk of this warpgroup, and handing it to the storing warp.
   __device__ __forceinline__ uint32_t takeChunk() {
-    const uint32_t slot = group_ * L::kBuffers + chunk_ % L::kBuffers;
+    const uint32_t slot = chunkSlot();
     barrierWait(b_.at(L::kChunkEmpty + 8 * slot), (chunk_ / L::kBuffers & 1) ^ 1);
+    if (C::kSplits && thread_ == 0) sharedStoreRelease(b_.at(L::kNothing + 4 * slot), 0);
     return b_.at(L::kChunks + slot * kChunkBytes);
   }
   __device__ __forceinline__ void giveChunk() {
     fenceAsyncShared();
     __syncwarp();
-    if (lane_ == 0) barrierArrive(b_.at(L::kChunkFull + 8 * (group_ * L::kBuffers + chunk_ % L::kBuffers)));
+    if (lane_ == 0) barrierArrive(b_.at(L::kChunkFull + 8 * chunkSlot()));
     ++chunk_;
   }
 

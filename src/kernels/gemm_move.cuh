@@ -16,27 +16,29 @@ class TileLoader {
   __device__ __forceinline__ explicit TileLoader(const Block<C>& b) : b_(b) {}
 
   // The first steps of a tile, which tile() goes on with.  Nothing has been loaded yet.
-  __device__ __forceinline__ void begin(const CUtensorMap* a, const CUtensorMap* b, uint32_t row, uint32_t col) {
-    begun_ = b_.p.kSteps < kFirstSteps ? b_.p.kSteps : kFirstSteps;
-    for (uint32_t k = 0; k < begun_; ++k) step(a, b, row + b_.index * L::kBlockRows, firstCol(col), b_.p.kFirst + k);
+  __device__ __forceinline__ void begin(const CUtensorMap* a, const CUtensorMap* b, uint32_t row, uint32_t col,
+                                        const sched::KSteps& s) {
+    begun_ = s.count < kFirstSteps ? s.count : kFirstSteps;
+    for (uint32_t k = 0; k < begun_; ++k)
+      step(a, b, row + b_.index * L::kBlockRows, firstCol(col), b_.p.kFirst + s.at(k));
   }
   // Their part that is of `a`, for as many steps as there is room for, where `b` may take longer to be there.
-  __device__ __forceinline__ void beginA(const CUtensorMap* a, uint32_t row) {
-    begunA_ = b_.p.kSteps < b_.stages() ? b_.p.kSteps : b_.stages();
-    for (uint32_t k = 0; k < begunA_; ++k) stepA(a, row + b_.index * L::kBlockRows, b_.p.kFirst + k, k);
+  __device__ __forceinline__ void beginA(const CUtensorMap* a, uint32_t row, const sched::KSteps& s) {
+    begunA_ = s.count < b_.stages() ? s.count : b_.stages();
+    for (uint32_t k = 0; k < begunA_; ++k) stepA(a, row + b_.index * L::kBlockRows, b_.p.kFirst + s.at(k), k);
   }
-  // row: of the tile's first row in `a`.  atStep(k) is called before each step that is not begun.
+  // row: of the tile's first row in `a`.  atStep(k) is called before the k-th of the steps, if it is not begun.
   template <class AtStep>
   __device__ __forceinline__ void tile(const CUtensorMap* a, const CUtensorMap* b, uint32_t row, uint32_t col,
-                                       AtStep&& atStep) {
+                                       const sched::KSteps& s, AtStep&& atStep) {
     row += b_.index * L::kBlockRows;
     col = firstCol(col);
-    for (uint32_t k = begun_; k < b_.p.kSteps; ++k) {
+    for (uint32_t k = begun_; k < s.count; ++k) {
       atStep(k);
       if (k < begunA_) {
-        stepB(b, col, b_.p.kFirst + k);
+        stepB(b, col, b_.p.kFirst + s.at(k));
       } else {
-        step(a, b, row, col, b_.p.kFirst + k);
+        step(a, b, row, col, b_.p.kFirst + s.at(k));
       }
     }
     begun_ = begunA_ = 0;
@@ -99,7 +101,8 @@ __device__ __forceinline__ void load(const Block<C>& b, bool known, StepOf<C> st
   using L = typename C::L;
   const bool leads = b.index == 0;
   TileLoader<C> loader(b);
-  if (known) loader.begin(&b.p.a, &b.p.b, step.row, step.col);
+  const sched::KSteps steps = b.stepsOf(0);
+  if (known) loader.begin(&b.p.a, &b.p.b, step.row, step.col, steps);
   Schedule<C> schedule(b);
   TaskReader<C> tasks(b);
   if (leads) {
@@ -125,7 +128,7 @@ __device__ __forceinline__ void load(const Block<C>& b, bool known, StepOf<C> st
       }
     }
     known = false;
-    loader.tile(&b.p.a, &b.p.b, step.row, step.col, [](uint32_t) {});
+    loader.tile(&b.p.a, &b.p.b, step.row, step.col, steps, [](uint32_t) {});
     // One tile ahead, and not before this one's loads are under way: who claims early takes what another would have begun sooner.
     if (leads) {
       if (first) schedule.awaitOthers();
@@ -157,6 +160,26 @@ class Pace {
   uint64_t next_ = 0;
 };
 
+// What goes ahead of a local peer's entering, on one node: its bank is free once it has published done() of the operation before
+// last, and what lies there is used only after both have compared their plans.  With several nodes its rail writes there too, and only
+// its entering says that the rail's old writes cannot be repeated any more; nor may user memory be written before.
+class FreeBanks {
+ public:
+  // Until local rank `peer`'s is free.
+  template <class C, class Platform>
+  __device__ __forceinline__ bool await(const Block<C>& b, Platform& platform, uint32_t peer) {
+    if ((free_ >> peer & 1) != 0 || platform.epoch() < 2) return true;
+    free_ |= 1u << peer;
+    // Producer: local rank `peer`, in settle() or FlagKeeper::finish().
+    return platform.wait(protocol::heap(b.local(), b.p.memory.controlLayout.doneLocal(peer)), platform.epoch() - 2,
+                         protocol::Match::atLeast,
+                         protocol::Why{protocol::Stage::done, static_cast<int32_t>(peer), -1, 0});
+  }
+
+ private:
+  uint32_t free_ = 0;  // a bit for each peer; whoever has waited in vain waits for no other
+};
+
 // Stores the chunks of one computing warpgroup.
 template <class C>
 __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
@@ -169,7 +192,7 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
   Pace pace(p.choice.paceNs, group);
   TaskReader<C> tasks(b);
   uint32_t count = 0, letGo = 0, handed = 0;  // chunks so far, those whose buffers are free again, bands
-  uint32_t openBanks = 0, openPeers = 0;      // a bit for each peer whose bank may be written, that has entered
+  uint32_t openPeers = 0;                     // a bit for each peer that has entered
   bool bad = false;
   const auto require = [&](bool ok) {
     if (ok) return;
@@ -183,18 +206,10 @@ __device__ __forceinline__ void store(const Block<C>& b, uint32_t group) {
     require(platform.wait(protocol::own(protocol::OwnLayout::peerOpen(l)), platform.epoch(), protocol::Match::equal,
                           protocol::Why{protocol::Stage::entered, static_cast<int32_t>(l), -1, 0}));
   };
-  // On one node a partial result goes ahead of the peer's entering: its bank is free once it has published done() of the
-  // operation before last, and what lies there is used only after both have compared their plans.  With several nodes its rail
-  // writes there too, and only its entering says that the rail's old writes cannot be repeated any more.
+  FreeBanks banks;
   const auto openBank = [&](uint32_t l) {
     if (multi) return open(l);
-    if (bad || (openBanks >> l & 1) != 0) return;
-    openBanks |= 1u << l;
-    if (platform.epoch() < 2) return;
-    // Producer: local rank l, in settle() or FlagKeeper::finish().
-    require(platform.wait(protocol::heap(b.local(), p.memory.controlLayout.doneLocal(l)), platform.epoch() - 2,
-                          protocol::Match::atLeast,
-                          protocol::Why{protocol::Stage::done, static_cast<int32_t>(l), -1, 0}));
+    if (!bad) require(banks.await(b, platform, l));
   };
   for (;;) {
     const Task t = tasks.take();
@@ -391,11 +406,11 @@ class FlagKeeper {
  private:
   // Of this block's part of a tile.
   __device__ __forceinline__ bool keeps(const Task& t) const {
-    if constexpr (C::kSpanning) return t.kind == taskSpanning && b_.keeps(b_.partOf(t));
+    if constexpr (C::kSpanning) return t.kind == taskSpanning && b_.shards().keeps(b_.partOf(t));
     return t.kind == taskMine;
   }
   __device__ __forceinline__ bool gives(const Task& t) const {
-    if constexpr (C::kSpanning) return t.kind == taskSpanning && b_.gives(b_.partOf(t));
+    if constexpr (C::kSpanning) return t.kind == taskSpanning && b_.shards().gives(b_.partOf(t));
     return t.kind == taskPeers;
   }
   __device__ __forceinline__ uint64_t* flag(uint32_t l, uint64_t word) const {
@@ -437,10 +452,10 @@ class FlagKeeper {
   __device__ __forceinline__ void raise(const Task& t, bool mine, uint32_t band) {
     const uint32_t local = b_.local();
     if constexpr (C::kSpanning) {
-      const RowSpan part = b_.partOf(t);
+      const sched::RowSpan part = b_.partOf(t);
       fenceSystem();
       for (uint32_t l = 0; l < b_.locals(); ++l) {
-        if (l != local && !part.with(b_.shard(l)).empty())
+        if (l != local && b_.shards().has(l, part))
           storeRelaxed(flag(l, b_.partialFlag(t.ownedTile, local, l, band)), epoch_);
       }
     } else if (!mine) {

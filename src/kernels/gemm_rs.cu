@@ -9,16 +9,10 @@ namespace {
 template <int kN, bool kAlongN, Tiles kTiles = Tiles::byOwner>
 constexpr KernelEntry<GemmRsParams> entry() {
   using C = Config<Operation::gemmRs, ElementOf<Type::MK_IN>, kN, kAlongN, MK_GENERAL, kTiles>;
-  return {gemmKernel<C>, C::L::kBytes};
-}
-
-// Only plain products have spanning tiles, turned or not.
-template <int kN, bool kAlongN, bool kGeneral = MK_GENERAL>
-constexpr KernelEntry<GemmRsParams> spanning() {
-  if constexpr (kGeneral) {
-    return {};
+  if constexpr (kInstantiated<C>) {
+    return {gemmKernel<C>, C::L::kBytes};
   } else {
-    return entry<kN, kAlongN, Tiles::spanning>();
+    return {};
   }
 }
 
@@ -26,10 +20,10 @@ constexpr KernelEntry<GemmRsParams> spanning() {
 
 template <>
 const KernelTable<GemmRsParams>& kernelTable<GemmRsParams, Type::MK_IN, MK_GENERAL>() {
-  static const KernelTable<GemmRsParams> table = {{entry<128, false>(), entry<128, true>(), entry<256, false>(),
-                                                   entry<256, true>(), spanning<sched::kTurnedCols, false>(),
-                                                   spanning<sched::kSpanningCols, false>(),
-                                                   spanning<sched::kSpanningCols, true>()}};
+  static const KernelTable<GemmRsParams> table = {
+      {entry<128, false>(), entry<128, true>(), entry<256, false>(), entry<256, true>(),
+       entry<sched::kTurnedCols, false, Tiles::spanning>(), entry<sched::kSpanningCols, false, Tiles::spanning>(),
+       entry<sched::kSpanningCols, true, Tiles::spanning>()}};
   return table;
 }
 

@@ -19,12 +19,10 @@ std::string launchGemmRs(const RankMemory& memory, const sched::GemmRsPlan& plan
   p.ownedParts = plan.spanning ? static_cast<uint32_t>(plan.ownSpanningParts(sched::kClusterBlocks))
                                : static_cast<uint32_t>(plan.tilesOf(at.node, at.local) * sched::kClusterBlocks);
   p.firstRow = static_cast<uint32_t>(plan.shards.first(rank));
-  p.allRows = static_cast<uint32_t>(plan.shape.m);
   p.shardRows = static_cast<uint32_t>(plan.shards.height());
   maps.writes(&p.c, {"C", op.out, op.c, plan.shards.rows(rank), plan.shape.n, op.cStride}, 64);
   if (!maps.why().empty()) return maps.why();
-  const bool general = plan.multiNode() || !isPlain(op) || op.out == Type::f32 || op.wire == Type::f32;
-  return launchKernel("GEMM+ReduceScatter", &p, general, stream);
+  return launchKernel("GEMM+ReduceScatter", &p, !isLean(op, plan.place()), stream);
 }
 
 }  // namespace mk::kernels

@@ -21,11 +21,11 @@ class SpanningStorer {
     for (;;) {
       const Task t = tasks.take();
       if (t.kind == taskEnd) break;
-      const RowSpan all = b_.partOf(t), part = b_.partOf(t, group_);
+      const sched::RowSpan all = b_.partOf(t), part = b_.partOf(t, group_);
       const uint32_t chunks = (t.cols + kChunkCols - 1) / kChunkCols;
       // The block's other warpgroup may give rows where this one does not; both storing warps say that a tile has been sent.
-      if (b_.gives(all)) {
-        if (b_.gives(part)) give(t, part, chunks);
+      if (b_.shards().gives(all)) {
+        if (b_.shards().gives(part)) give(t, part, chunks);
         storesComplete();
         letGo(count_);
         sharedStoreRelease(b_.at(L::kHanded + 4 * group_), ++handed);
@@ -38,10 +38,10 @@ class SpanningStorer {
   static constexpr uint32_t kChunkCols = 64;  // of two bytes; turned tiles have one chunk
 
   // Partial results lie by warp, then chunk; in a turned tile those of 16 rows of C are 512 bytes of each warp's.
-  __device__ __forceinline__ void give(const Task& t, const RowSpan& part, uint32_t chunks) {
+  __device__ __forceinline__ void give(const Task& t, const sched::RowSpan& part, uint32_t chunks) {
     const uint32_t local = b_.local(), locals = b_.locals();
     for (uint32_t l = 0; l < locals; ++l) {
-      if (l != local && !part.with(b_.shard(l)).empty()) openBank(l);
+      if (l != local && b_.shards().has(l, part)) openBank(l);
     }
     const uint64_t bank = b_.bankData(platform_.epoch());
     const uint32_t within = b_.firstRow(group_) * C::kN * 2;
@@ -51,18 +51,18 @@ class SpanningStorer {
         // The next rank's first, so that not all store to one at a time.
         for (uint32_t s = 1; s < locals; ++s) {
           const uint32_t l = local + s < locals ? local + s : local + s - locals;
-          const RowSpan rows = part.with(b_.shard(l));
-          if (rows.empty()) continue;
+          const sched::RowSpan pieces = b_.shards().pieces(l, part);
+          if (pieces.empty()) continue;
           char* const to = b_.p.memory.heaps[l] + bank +
                            (uint64_t{t.ownedTile} * (locals - 1) + sched::skipSelf(local, l)) * b_.p.plan.slotBytes() +
                            within;
-          const uint32_t first = (rows.first - part.first) / 16, end = (rows.end - part.first + 15) / 16;
           if constexpr (C::kTurned) {
             const uint32_t warps = (b_.rowsOf(t.rows, group_) + 15) / 16;
+            const uint32_t before = pieces.first * 512, bytes = (pieces.end - pieces.first) * 512;
             for (uint32_t w = 0; w < warps; ++w)
-              storeBytes(to + w * kPieceBytes + first * 512, from + w * kPieceBytes + first * 512, (end - first) * 512);
+              storeBytes(to + w * kPieceBytes + before, from + w * kPieceBytes + before, bytes);
           } else {
-            for (uint32_t q = first; q < end; ++q)
+            for (uint32_t q = pieces.first; q < pieces.end; ++q)
               storeBytes(to + q * (16 * C::kN) * 2 + j * kPieceBytes, from + q * kPieceBytes, kPieceBytes);
           }
         }
@@ -95,15 +95,8 @@ class SpanningStorer {
     for (; letGo_ < until; ++letGo_) barrierArrive(b_.at(L::kChunkEmpty + 8 * slotOf(letGo_)));
   }
 
-  // As in store(): ahead of the peer's entering.
   __device__ __forceinline__ void openBank(uint32_t l) {
-    if (bad_ || (openBanks_ >> l & 1) != 0) return;
-    openBanks_ |= 1u << l;
-    if (platform_.epoch() < 2) return;
-    // Producer: local rank l, in settle() or FlagKeeper::finish().
-    if (platform_.wait(protocol::heap(b_.local(), b_.p.memory.controlLayout.doneLocal(l)), platform_.epoch() - 2,
-                       protocol::Match::atLeast, protocol::Why{protocol::Stage::done, static_cast<int32_t>(l), -1, 0}))
-      return;
+    if (bad_ || banks_.await(b_, platform_, l)) return;
     bad_ = true;
     sharedStoreRelease(b_.at(L::kFailed), 1);
   }
@@ -112,7 +105,7 @@ class SpanningStorer {
   const uint32_t group_;
   LanePlatform<C::kGeneral> platform_;
   uint32_t count_ = 0, letGo_ = 0;  // chunks so far, those whose buffers are free again
-  uint32_t openBanks_ = 0;          // a bit for each peer
+  FreeBanks banks_;
   bool bad_ = false;
 };
 

@@ -34,7 +34,7 @@ __device__ __forceinline__ void initBarriers(const Block<C>& b) {
     for (uint32_t i = 0; i < L::kMoveBuffers; ++i) barrierInit(b.at(L::kMoveFull + 8 * i), 1);
   }
   barrierInit(b.at(L::kDrained), kDrainArrivals);
-  barrierInit(b.at(L::kRoleKnown), 1);
+  if constexpr (C::kSums) barrierInit(b.at(L::kRoleKnown), 1);  // AllGather: who has control is asked of a word
   sharedStoreRelease(b.at(L::kHanded), 0);
   sharedStoreRelease(b.at(L::kHanded + 4), 0);
   sharedStoreRelease(b.at(L::kFailed), 0);
@@ -44,9 +44,9 @@ __device__ __forceinline__ void initBarriers(const Block<C>& b) {
 // Registers of a thread: 2 warpgroups and 1, of 168 each at the start, which is all there are to share out: whoever asked for
 // more would wait for ever.  Whoever moves rows needs more, and narrow tiles less.
 template <class C>
-constexpr int kComputeRegisters = !C::kSums      ? 208
-                                  : C::kN == 256 ? 224
-                                                 : 216;
+constexpr int kComputeRegisters = !C::kSums     ? 208
+                                  : C::L::kWide ? 224
+                                                : 216;
 template <class C>
 constexpr int kMoveRegisters = 3 * 168 - 2 * kComputeRegisters<C>;
 

@@ -1,4 +1,4 @@
-// For the files of instances: the element type that stands for a type.
+// For the files of instances: the element type that stands for a type, and which instances there are.
 #pragma once
 
 #include <cuda_bf16.h>
@@ -12,5 +12,9 @@ namespace mk::kernels {
 
 template <Type type>
 using ElementOf = std::conditional_t<type == Type::bf16, __nv_bfloat16, __half>;
+
+// Only plain products have turned, spanning or medium tiles.  (To name the kernel of others would be to compile it.)
+template <class C>
+constexpr bool kInstantiated = !(C::kGeneral && (C::kTurned || C::kSpanning || C::kN == sched::kMediumCols));
 
 }  // namespace mk::kernels

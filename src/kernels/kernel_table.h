@@ -5,7 +5,7 @@
 #include <cuda_runtime_api.h>
 
 #include <cstdint>
-#include <string>
+#include <type_traits>
 
 #include "kernels/params.h"
 
@@ -16,13 +16,39 @@ struct KernelEntry {
   void (*kernel)(Params) = nullptr;
   uint32_t sharedBytes = 0;
 };
-// By 2 * (tileN is 256) + (B has N contiguous); and, where there are such, the kernels of turned tiles and of spanning ones, the
-// latter by whether B has N contiguous.
+// Tiles of one owner, narrow or wide; then, where there are such, turned ones, spanning ones, and those between narrow and wide.  In
+// pairs, B is (N, K), or has N contiguous, but for turned and medium ones.
+enum KernelEntries : uint32_t {
+  entryNarrow = 0,
+  entryWide = 2,
+  entryTurned = 4,
+  entrySpanning = 5,
+  entryMedium = 7,
+  entryCount = 8
+};
+
 template <class Params>
 struct KernelTable {
-  KernelEntry<Params> entries[7];
+  KernelEntry<Params> entries[entryCount];
 };
-constexpr uint32_t kTurnedEntry = 4, kSpanningEntry = 5;
+
+// Which of them a launch takes.  Only GEMM+ReduceScatter's spanning tiles have a kernel of their own.
+template <class Params>
+constexpr uint32_t entryOf(const sched::KernelChoice& choice, bool bTransposed) {
+  if (choice.turned) return entryTurned;
+  if (choice.tileN == sched::kMediumCols) return entryMedium;
+  const uint32_t alongN = bTransposed ? 0 : 1;
+  if (std::is_same_v<Params, GemmRsParams> && choice.spanning) return entrySpanning + alongN;
+  return (choice.tileN == 256 ? entryWide : entryNarrow) + alongN;
+}
+static_assert(entryOf<GemmArParams>({.tileN = 128}, true) == 0 && entryOf<GemmArParams>({.tileN = 128}, false) == 1);
+static_assert(entryOf<GemmRsParams>({.tileN = 256}, true) == 2 && entryOf<AgGemmParams>({.tileN = 256}, false) == 3);
+static_assert(entryOf<GemmRsParams>({.tileN = sched::kTurnedCols, .turned = true, .spanning = true}, true) == 4);
+static_assert(entryOf<AgGemmParams>({.tileN = sched::kTurnedCols, .turned = true, .spanning = true}, true) == 4);
+static_assert(entryOf<GemmRsParams>({.tileN = 128, .spanning = true}, true) == 5);
+static_assert(entryOf<GemmRsParams>({.tileN = 128, .spanning = true}, false) == 6);
+static_assert(entryOf<AgGemmParams>({.tileN = 128, .spanning = true}, true) == 0);
+static_assert(entryOf<AgGemmParams>({.tileN = sched::kMediumCols, .spanning = true}, true) == 7);
 
 template <class Params, Type in, bool general>
 const KernelTable<Params>& kernelTable();

@@ -81,13 +81,7 @@ std::string launchKernel(const char* name, const void* kernel, uint32_t sharedBy
 template <class Params>
 std::string launchKernel(const char* name, Params* params, bool general, cudaStream_t stream) {
   const GemmOperands& op = params->operands;
-  const sched::KernelChoice& choice = params->choice;
-  const bool spanning = std::is_same_v<Params, GemmRsParams> && choice.spanning;  // others need no kernel of their own
-  const uint32_t which = choice.turned ? kTurnedEntry
-                                       : (spanning              ? kSpanningEntry
-                                          : choice.tileN == 256 ? 2
-                                                                : 0) +
-                                             (op.bTransposed ? 0 : 1);
+  const uint32_t which = entryOf<Params>(params->choice, op.bTransposed);
   const KernelEntry<Params>& entry = kernelTable<Params>(op.in, general).entries[which];
   return launchKernel(name, reinterpret_cast<const void*>(entry.kernel), entry.sharedBytes, params, params->choice,
                       stream);

@@ -10,7 +10,9 @@
 #include "sched/ag_moves.h"
 #include "sched/ag_order.h"
 #include "sched/kernel_choice.h"
+#include "sched/row_span.h"
 #include "sched/rs_order.h"
+#include "sched/split_k.h"
 #include "sched/tile_order.h"
 
 namespace mk::kernels {
@@ -59,9 +61,8 @@ struct GemmArParams : GemmSumParams {
 struct GemmRsParams : GemmSumParams {
   sched::GemmRsPlan plan;
   sched::RsOrder order;
-  uint32_t firstRow;  // of A, that C's first one is
-  // Of spanning tiles, which the order is of.
-  uint32_t allRows, shardRows;  // of C on all ranks, of a full shard
+  uint32_t firstRow;   // of A, that C's first one is
+  uint32_t shardRows;  // of a full shard, which spanning tiles' order does not know
 };
 
 // a: this rank's shard.  c: the whole shards, in three dimensions (column, row of the shard, rank), so that what a tile has
@@ -79,6 +80,7 @@ struct AgGemmParams : GemmParams {
   sched::AgGemmPlan plan;
   sched::AgOrder order;
   sched::AgMoves moves;
+  sched::KSplit split;
   uint32_t wholeShards;
 };
 // NOLINTEND(cppcoreguidelines-pro-type-member-init)

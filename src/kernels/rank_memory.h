@@ -34,8 +34,12 @@ struct RankMemory {
   uint64_t ringSlots = 0;
   const protocol::Mlx5Queue* cardQueues = nullptr;  // device memory, by node; null: agents post to the ring
   const uint32_t* rankTable =
-      nullptr;             // device memory: global rank by node * locals + local; null: that number is the rank
-  uint64_t timeoutNs = 0;  // without progress, once all ranks have entered
+      nullptr;  // device memory: global rank by node * locals + local; null: that number is the rank
+  // Device memory, on one node: where clusters have parts of a tile's K each, sums of each part, and how many have come (SplitMemory in sched/split_k.h).
+  char* splitSums = nullptr;
+  uint64_t* splitCounts = nullptr;
+  uint32_t splitSlots = 0;                 // parts of tiles that there is room for
+  uint64_t timeoutNs = 0;                  // without progress, once all ranks have entered
   protocol::FailRecord* record = nullptr;  // pinned host memory; kind is written last
 };
 

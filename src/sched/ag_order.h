@@ -15,11 +15,13 @@ struct AgStep {
   uint32_t node = 0, local = 0, rank = 0;  // whose rows of A they are, or AgGemmPlan::wholeA()
   uint32_t shardRow = 0;                   // of the first row, within the shard
   uint32_t firstChunk = 0, endChunk = 0;   // the shard's chunks under it
+  uint32_t tile = 0, part = 0;             // the tile's number, and which part of its K (split_k.h)
 };
 
 // For results of less than 2^31 tiles, those that full shards would have included, and dimensions below 2^31.
 struct AgOrder {
   uint32_t positions = 0, perShard = 1, perNode = 1;
+  uint32_t parts = 1;  // of K: first all tiles' first parts, then all their second ones
   uint32_t nodes = 1, locals = 1, node = 0, local = 0;
   uint32_t m = 0, n = 0, height = 0, tileM = 1, tileN = 1, groupRows = 1,
            chunkRows = 1;                    // height: of what has tiles of its own
@@ -29,7 +31,7 @@ struct AgOrder {
   bool spanning = false;  // tiles are of the whole A
   bool turned = false;    // and of the product transposed
   RankMap ranks;
-  FastDivision byNode, byShard, byLocals, byGroup, byRows, byShardLast, byNodeLast, byChunk, byHeight;
+  FastDivision byNode, byShard, byLocals, byGroup, byRows, byShardLast, byNodeLast, byChunk, byHeight, byTiles;
 
   AgOrder() = default;
   explicit constexpr AgOrder(const AgGemmPlan& p)
@@ -67,8 +69,24 @@ struct AgOrder {
     byHeight = FastDivision(p.shards.height());
   }
 
+  // Each tile has so many parts.
+  MK_HD constexpr void split(uint32_t allParts) {
+    byTiles = FastDivision(positions);
+    parts = allParts;
+    positions *= allParts;
+  }
+
   // position < positions.
   MK_HD constexpr AgStep at(uint32_t position) const {
+    if (parts == 1) return tileAt(position);
+    const uint32_t part = byTiles.divide(position);
+    AgStep s = tileAt(position - part * byTiles.divisor);
+    s.part = part;
+    return s;
+  }
+
+ private:
+  MK_HD constexpr AgStep tileAt(uint32_t position) const {
     const uint32_t distance = byNode.divide(position);
     const uint32_t inNode = position - distance * perNode;
     const bool own = distance == 0;
@@ -86,6 +104,7 @@ struct AgOrder {
       before = cell - tileRow * locals;
     }
     AgStep s;
+    s.tile = position;
     if (spanning) {
       s.local = locals;
     } else {
@@ -109,7 +128,6 @@ struct AgOrder {
     return s;
   }
 
- private:
   // Of a row of the shard; where tiles span shards, of the whole A.
   MK_HD constexpr uint32_t chunkOf(uint32_t row) const {
     if (!spanning) return byChunk.divide(row);

@@ -5,6 +5,7 @@
 #include "sched/gemm_ar.h"
 #include "sched/gemm_rs.h"
 #include "sched/shards.h"
+#include "sched/tile_times.h"
 
 namespace mk::sched {
 
@@ -17,21 +18,14 @@ MK_HD constexpr uint32_t mostFlagBands(uint32_t tileN) { return tileN == 128 ? 2
 
 enum class Operation : uint32_t { gemmAr, gemmRs, agGemm };
 
-// Few rows are computed in tiles of the product transposed: kTurnedRows rows of it, which are columns of C, half of them in each
-// block, by kTurnedCols.  A block's warpgroups have the same rows, and half of each step's K each.
-constexpr uint32_t kTurnedRows = 128;
-constexpr uint32_t kTurnedCols = 64;
 // Rows of C that may be computed so: of AllGather, where no results travel, more than a tile has.
 MK_HD constexpr uint32_t mostTurnedRows(Operation op) { return op == Operation::agGemm ? 256 : kTurnedCols; }
-
-// Of K that is loaded, and multiplied, at a step.
-MK_HD constexpr uint32_t stepK(bool turned) { return turned ? 128 : 64; }
 
 // Spanning tiles (sched/gemm_rs.h) that are not turned.
 constexpr uint32_t kSpanningCols = 128;
 
 struct KernelChoice {
-  uint32_t tileN = 256;          // 128 or 256; turned: kTurnedCols
+  uint32_t tileN = 256;          // 128, kMediumCols or 256; turned: kTurnedCols
   bool turned = false;           // the plan is that of the product transposed
   bool spanning = false;         // not AllReduce: tiles have rows of several ranks
   uint32_t paceNs = 0;           // between two pieces of 2 KiB that a warpgroup stores to peers; 0: as fast as they go
@@ -44,6 +38,7 @@ struct KernelChoice {
   // AllGather on one node: what AgGemmPlan calls chunks, slices and groups.
   uint32_t chunkRows = 0, sliceCols = 0, groupChunks = 0;
   uint32_t movers = 0;  // AllGather: blocks that copy rows to peers beside computing
+  uint32_t parts = 1;   // AllGather: of a tile's K, one for a cluster each (split_k.h)
 
   // Rows of a tile of the plan.
   MK_HD constexpr uint32_t tileM() const { return turned ? kTurnedRows : kClusterRows; }
@@ -58,6 +53,7 @@ struct KernelShape {
   // What not all kernels can do.  spannable: tiles may have rows of several ranks: of AllGather always; of ReduceScatter where the product
   // is plain, of the inputs' type, and on one node.  turnable: that too, and B is (N, K); AllReduce: C in a window, or one rank.
   bool turnable = false, spannable = false;
+  bool mediumToo = false;      // AllGather: likewise, there may be tiles of kMediumCols
   bool turned = false;         // the caller's choice, if they may be
   uint32_t tileN = 0;          // the caller's choice, or 0
   uint32_t receiveAgents = 0;  // the caller's choice, or 0
@@ -108,11 +104,39 @@ MK_HD constexpr void chooseMoves(const KernelShape& s, KernelChoice* c) {
   }
 }
 
+// Rows of tiles, and how many there are.  No tile has rows of two shards, where there are any, unless it spans them or is turned; a
+// short shard has places for those it lacks.
+MK_HD constexpr uint64_t tileRowsOf(const KernelShape& s, const KernelChoice& c) {
+  if (c.turned || c.spanning) return ceilDiv(s.m, c.turned ? kTurnedCols : kClusterRows);
+  const Shards shards{s.m, s.operation == Operation::gemmAr ? 1 : s.locals * s.nodes};
+  return ceilDiv(shards.height(), kClusterRows) * shards.ranks;
+}
+MK_HD constexpr uint64_t tilesOf(const KernelShape& s, const KernelChoice& c) {
+  return tileRowsOf(s, c) * ceilDiv(s.n, c.turned ? kTurnedRows : c.tileN);
+}
+
+// Of AllGather, whose results do not travel.
+MK_HD constexpr void splitK(const KernelShape& s, KernelChoice* c) {
+  c->parts = 1;
+  if (s.operation != Operation::agGemm || s.nodes > 1) return;
+  c->parts = partsFor(tilesOf(s, *c), ceilDiv(s.k, stepK(c->turned)), c->clusters, tileTimes(c->tileN));
+}
+
+// Of tiles of so many columns.
+MK_HD constexpr uint64_t timeOfAll(const KernelShape& s, uint64_t tileRows, uint32_t tileN) {
+  const bool turned = tileN == kTurnedCols, gathers = s.operation == Operation::agGemm;
+  // Of the others K is each rank's own, and what tiles they have is not.
+  const uint64_t steps = gathers ? larger(1, ceilDiv(s.k, stepK(turned))) : 1;
+  return timeOfTiles(tileRows * ceilDiv(s.n, turned ? kTurnedRows : tileN), steps, s.deviceClusters, tileTimes(tileN),
+                     gathers && s.nodes == 1);
+}
+
 // Up to kTurnedCols rows take as long as it takes to read B: a tile of 256 rows would be computed for a few, in as long again.  Of
-// AllGather, where no results travel, more are worth it while there is a cluster for each tile.
+// AllGather, where no results travel, more are worth it where that is quicker.
 MK_HD constexpr bool betterTurned(const KernelShape& s) {
-  return s.m <= kTurnedCols || (s.m <= mostTurnedRows(s.operation) &&
-                                ceilDiv(s.n, kTurnedRows) * ceilDiv(s.m, kTurnedCols) <= s.deviceClusters);
+  if (s.m <= kTurnedCols) return true;
+  return s.m <= mostTurnedRows(s.operation) &&
+         timeOfAll(s, ceilDiv(s.m, kTurnedCols), kTurnedCols) < timeOfAll(s, ceilDiv(s.m, kClusterRows), 128);
 }
 
 MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
@@ -121,29 +145,36 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
     c.turned = true;
     c.spanning = s.operation == Operation::gemmRs || (s.operation == Operation::agGemm && s.locals > 1);
     c.tileN = kTurnedCols;
-    const uint64_t tiles = ceilDiv(s.n, kTurnedRows) * ceilDiv(s.m, kTurnedCols);
+    const uint64_t tiles = tilesOf(s, c);
     c.clusters = static_cast<uint32_t>(larger(1, smaller(tiles, s.deviceClusters)));
     if (s.operation == Operation::agGemm) {
-      if (s.locals > 1) c.clusters = s.deviceClusters;  // whoever has no tile moves rows
+      c.clusters = s.deviceClusters;
+      splitK(s, &c);
+      // Whoever has no tile moves rows.
+      if (s.locals == 1) c.clusters = static_cast<uint32_t>(smaller(c.parts * larger(1, tiles), s.deviceClusters));
       chooseMoves(s, &c);
     }
     return c;
   }
-  // No tile has rows of two shards, where there are any, unless tiles are better of all.
   const Shards shards{s.m, s.operation == Operation::gemmAr ? 1 : s.locals * s.nodes};
   c.spanning = s.spannable && (s.operation == Operation::agGemm || s.tileN == 0 || s.tileN == kSpanningCols) &&
                tilesBetterSpan(shards, s.nodes, kClusterRows);
-  const uint64_t tileRows =
-      c.spanning ? ceilDiv(s.m, kClusterRows) : ceilDiv(shards.height(), kClusterRows) * shards.ranks;
-  const uint64_t wide = tileRows * ceilDiv(s.n, 256);
-  const uint64_t narrow = tileRows * ceilDiv(s.n, 128);
+  const uint64_t tileRows = tileRowsOf(s, c);
   const bool resultsTravel = s.locals > 1 && s.operation != Operation::agGemm;
-  // Narrow tiles multiply 10% slower but are out in half the time: worth it up to about four rounds of wide ones where
-  // results travel, and where fewer columns are computed in vain where they do not.
-  const bool fewRounds = resultsTravel ? wide <= 4 * uint64_t{s.deviceClusters}
-                                       : ceilDiv(narrow, s.deviceClusters) * 9 < ceilDiv(wide, s.deviceClusters) * 16;
-  c.tileN = s.tileN != 0 ? s.tileN : c.spanning && resultsTravel ? kSpanningCols : fewRounds ? 128 : 256;
-  const uint64_t tiles = tileRows * ceilDiv(s.n, c.tileN);
+  if (s.tileN != 0) {
+    c.tileN = s.tileN;
+  } else if (resultsTravel) {
+    // Narrow tiles multiply 10% slower but are out in half the time: worth it up to about four rounds of wide ones.
+    c.tileN = c.spanning || tileRows * ceilDiv(s.n, 256) <= 4 * uint64_t{s.deviceClusters} ? 128 : 256;
+  } else {
+    c.tileN = 256;
+    const auto consider = [&](uint32_t tileN) {
+      if (timeOfAll(s, tileRows, tileN) < timeOfAll(s, tileRows, c.tileN)) c.tileN = tileN;
+    };
+    consider(128);
+    if (s.operation == Operation::agGemm && s.mediumToo) consider(kMediumCols);
+  }
+  const uint64_t tiles = tilesOf(s, c);
 
   if (s.operation == Operation::agGemm) {
     if (s.nodes > 1) c.receiveClusters = 1;
@@ -158,8 +189,13 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   // No more than do the same number of tiles each.
   c.clusters = static_cast<uint32_t>(larger(1, ceilDiv(tiles, larger(1, ceilDiv(tiles, room)))));
   if (c.spanning && resultsTravel) return c;
-  // Whoever has no tile moves rows.
-  if (s.operation == Operation::agGemm && s.locals > 1) c.clusters = static_cast<uint32_t>(room);
+  // Whoever has no tile moves rows, or has a part of one.
+  if (s.operation == Operation::agGemm) {
+    const uint32_t clusters = c.clusters;
+    c.clusters = static_cast<uint32_t>(room);
+    splitK(s, &c);
+    if (s.locals == 1) c.clusters = static_cast<uint32_t>(c.parts == 1 ? clusters : smaller(c.parts * tiles, room));
+  }
 
   // Stores to peers at full rate hold up the same SM's loads, and flags behind them for some 8 us.  Where the link takes far longer than the products, loads can wait and
   // nothing is gained by pacing.  With two rounds all tiles of one are finished at about the same time: announced in bands, and

@@ -5,6 +5,7 @@
 #include <map>
 #include <thread>
 
+#include "gpu/crews.h"
 #include "gpu/device.h"
 #include "gpu/job.h"
 #include "process/crew.h"
@@ -14,6 +15,7 @@ using test::Case;
 using test::Crew;
 using test::cuda;
 using test::expect;
+using test::newStream;
 using test::Note;
 using test::World;
 
@@ -23,17 +25,19 @@ const Case kCase{.m = 520, .n = 392, .k = 96, .window = true};
 
 void sleepMs(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
-// Large operands without contents: one launch takes about 2 ms.
+// Large operands without contents: one launch takes about 2 ms.  Of few rows, where tiles of GEMM+ReduceScatter and AllGather+GEMM are
+// turned and span shards, and clusters share those of the latter, which has few columns too: some 20 us.
 struct Large {
-  static constexpr int64_t kSize = 8192;
+  static constexpr int64_t kSize = 8192, kFewRows = 64, kFewCols = 1024;
   const int op;
+  const bool few;
   const mkDataType_t out;  // of C, and of what travels
   void *a = nullptr, *b = nullptr, *c = nullptr;
   mkGemmAllReduceArgs_t reduce;
   mkGemmReduceScatterArgs_t scatter;
   mkAllGatherGemmArgs_t gather;
   Large(const test::Rank& rank, mkComm_t comm, mkDataType_t type = mkBfloat16)
-      : op(test::operationOf(rank.option("op"))), out(type) {
+      : op(test::operationOf(rank.option("op"))), few(rank.option("rows") == "few"), out(type) {
     cudaStream_t stream = nullptr;
     cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
     const size_t bytes = size_t{kSize} * kSize * 4;
@@ -46,10 +50,10 @@ struct Large {
     MK_INIT(&reduce, MK_ID_GEMM_ALL_REDUCE_ARGS);
     MK_INIT(&scatter, MK_ID_GEMM_REDUCE_SCATTER_ARGS);
     MK_INIT(&gather, MK_ID_ALL_GATHER_GEMM_ARGS);
-    const int64_t shard = kSize / rank.ranks();
-    fill(&reduce, kSize, kSize);
-    fill(&scatter, kSize, shard);
-    fill(&gather, shard, kSize);
+    const int64_t rows = few ? kFewRows : kSize, shard = rows / rank.ranks();
+    fill(&reduce, rows, rows, kSize);
+    fill(&scatter, rows, shard, kSize);
+    fill(&gather, shard, rows, few ? kFewCols : kSize);
     size_t workspace = 0;
     expect(mkOpWorkspaceSize(comm, op, args(), &workspace), "workspace");
     expect(mkCommReserve(comm, workspace), "reserve", comm);
@@ -67,10 +71,11 @@ struct Large {
     return &reduce;
   }
   template <class Args>
-  void fill(Args* args, int64_t rowsOfA, int64_t rowsOfC) const {
+  void fill(Args* args, int64_t rowsOfA, int64_t rowsOfC, int64_t cols) const {
     args->a = test::matrix(a, mkBfloat16, rowsOfA, kSize, kSize);
-    args->b = test::matrix(b, mkBfloat16, kSize, kSize, kSize);
-    args->c = test::matrix(c, out, rowsOfC, kSize, kSize);
+    args->b = few ? test::matrix(b, mkBfloat16, cols, kSize, kSize) : test::matrix(b, mkBfloat16, kSize, cols, cols);
+    args->bLayout = few ? MK_LAYOUT_NK : MK_LAYOUT_KN;
+    args->c = test::matrix(c, out, rowsOfC, cols, cols);
   }
 };
 
@@ -115,12 +120,6 @@ void checkError(const Crew& crew, int rank, int code, int culprit) {
   CHECK(test::namesRank(note.text, culprit));
 }
 
-cudaStream_t newStream() {
-  cudaStream_t stream = nullptr;
-  cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-  return stream;
-}
-
 }  // namespace
 
 // ---- Death ---------------------------------------------------------------------------------------------------------
@@ -137,7 +136,7 @@ MK_ROLE(death) {
     sleepMs(50);
     test::dieNow(rank);
   }
-  for (int i = 0; i < 200; ++i) {
+  for (int i = 0; i < (large.few ? 100000 : 200); ++i) {
     if (large.launch(comm, stream) != mkSuccess) break;
     if (victim && i == 100) rank.note("running");
   }
@@ -152,9 +151,12 @@ TEST_CASE("a rank dies in mid-kernel, or while the others' kernels wait for it",
   const std::string op = GENERATE("reduce", "scatter", "gather");
   const std::string how = GENERATE("running", "idle");
   const int victim = GENERATE(1, 0);
+  const std::string rows = GENERATE("many", "few");
   if (victim == 0 && (world.ranks() > 2 || world.nodes > 1 || op != "reduce")) return;
   if (world.ranks() > 2 && how == "idle") return;
-  Crew crew("death", world, {{"victim", std::to_string(victim)}, {"how", how}, {"op", op}}, {}, Crew::Ranks::processes);
+  if (rows == "few" && (world.nodes > 1 || how == "idle")) return;
+  Crew crew("death", world, {{"victim", std::to_string(victim)}, {"how", how}, {"op", op}, {"rows", rows}}, {},
+            Crew::Ranks::processes);
   bool good = true;
   uint64_t killed = 0;
   if (how == "running") {
@@ -163,7 +165,8 @@ TEST_CASE("a rank dies in mid-kernel, or while the others' kernels wait for it",
     kill(crew.pid(victim), SIGKILL);
   }
   good = good && crew.finish(40);
-  INFO(op << ", " << world.nodes << " nodes x " << world.locals << ", rank " << victim << " dies " << how << "\n"
+  INFO(op << ", " << rows << " rows, " << world.nodes << " nodes x " << world.locals << ", rank " << victim << " dies "
+          << how << "\n"
           << crew.story());
   REQUIRE(good);
   if (how == "idle") killed = crew.note(victim, "death").endNs;
@@ -206,7 +209,7 @@ TEST_CASE("a rank whose process is stopped in mid-kernel is named within the dea
         "deadline");
   const std::string op = GENERATE("reduce", "scatter", "gather");
   // Within a node nothing but the GPU is needed: a stopped process stalls only the network.
-  Crew crew("stalled", {2, 1}, {{"op", op}}, {"MKERNEL_LOOPBACK_GBPS=20"}, Crew::Ranks::processes);
+  Crew crew("stalled", {2, 1}, {{"op", op}, {"rows", "many"}}, {"MKERNEL_LOOPBACK_GBPS=20"}, Crew::Ranks::processes);
   bool good = crew.untilNoted(1, "running", 40);
   kill(crew.pid(1), SIGSTOP);
   const uint64_t stopped = test::clockNs();
@@ -394,7 +397,7 @@ TEST_CASE("an abort with launches in flight", "[failures]") {
   const World world = GENERATE(World{1, 2}, World{2, 1});
   const std::string op = GENERATE("reduce", "scatter", "gather");
   const std::string how = GENERATE("both", "one");
-  Crew crew("abort", world, {{"how", how}, {"op", op}}, {}, Crew::Ranks::processes);
+  Crew crew("abort", world, {{"how", how}, {"op", op}, {"rows", "many"}}, {}, Crew::Ranks::processes);
   const bool finished = crew.finish(40);
   INFO(op << ", " << world.nodes << " nodes x " << world.locals << ", " << how << "\n" << crew.story());
   REQUIRE(finished);
@@ -415,7 +418,7 @@ MK_ROLE(aborts) {
       expect(rank.join("round " + std::to_string(round), rank.world(), rank.rank(), &comm), "join");
       const Large large(rank, comm, rank.option("out") == "f32" ? mkFloat32 : mkBfloat16);
       rank.meet("round " + std::to_string(round));
-      for (int i = 0; i < 4; ++i)
+      for (int i = 0; i < (large.few ? 400 : 4); ++i)
         if (large.launch(comm, stream) != mkSuccess) break;
       mkResult_t async = mkSuccess;
       if (rank.rank() == 0) {
@@ -441,10 +444,12 @@ TEST_CASE("aborts at any moment of a launch", "[failures]") {
   MK_NEED_GPUS(2);
   const World world = GENERATE(World{1, 2}, World{2, 1});
   const std::string op = GENERATE("reduce", "scatter", "gather");
-  const std::string out = GENERATE("bf16", "f32");
-  Crew crew("aborts", world, {{"op", op}, {"out", out}}, {}, Crew::Ranks::processes);
+  const std::string out = GENERATE("bf16", "f32"), rows = GENERATE("many", "few");
+  if (rows == "few" && (world.nodes > 1 || out == "f32")) return;
+  Crew crew("aborts", world, {{"op", op}, {"out", out}, {"rows", rows}}, {}, Crew::Ranks::processes);
   const bool finished = crew.finish(60);
-  INFO(op << ", " << out << ", " << world.nodes << " nodes x " << world.locals << "\n" << crew.story());
+  INFO(op << ", " << out << ", " << rows << " rows, " << world.nodes << " nodes x " << world.locals << "\n"
+          << crew.story());
   REQUIRE(finished);
   for (int r = 0; r < 2; ++r) {
     MK_CHECK_NOTE(crew, r, "rounds", 0);

@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 
+#include "gpu/crews.h"
 #include "gpu/device.h"
 #include "ops/ag_world.h"
 #include "process/crew.h"
@@ -13,49 +14,18 @@
 using test::AgCase;
 using test::AgOperands;
 using test::Case;
-using test::Crew;
 using test::expect;
 using test::Gather;
+using test::newStream;
 using test::Operands;
+using test::requireCrew;
+using test::requireGood;
 using test::World;
 
 namespace {
 
 constexpr int kScatter = MK_OP_GEMM_REDUCE_SCATTER;
 constexpr uint32_t kActivations[] = {MK_ACTIVATION_NONE, MK_ACTIVATION_RELU, MK_ACTIVATION_GELU, MK_ACTIVATION_SILU};
-
-cudaStream_t newStream() {
-  cudaStream_t stream = nullptr;
-  test::cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-  return stream;
-}
-
-void requireGood(mkComm_t comm) {
-  mkResult_t async = mkSuccess;
-  expect(mkCommGetAsyncError(comm, &async), "async");
-  expect(async, "asynchronous", comm);
-}
-
-void allGood(const Crew& crew, const World& world) {
-  for (int r = 0; r < world.ranks(); ++r) {
-    CHECK(crew.status(r) == 0);
-    MK_CHECK_NOTE(crew, r, "cases", 0);
-    MK_CHECK_NOTE(crew, r, "destroy", mkSuccess);
-  }
-}
-
-// Runs the role in this world until all is good.
-void requireCrew(const std::string& role, const World& world, const test::Options& options = {},
-                 const std::vector<std::string>& environment = {}, int seconds = 90) {
-  Crew crew(role, world, options, environment);
-  const bool finished = crew.finish(seconds);
-  std::string how;
-  for (const auto& [name, value] : options) how += ", " + name + " " + value;
-  for (const std::string& definition : environment) how += ", " + definition;
-  INFO(world.nodes << " nodes x " << world.locals << how << "\n" << crew.story());
-  REQUIRE(finished);
-  allGood(crew, world);
-}
 
 mkTune_t tuneOf(uint32_t tileN, uint32_t computeAgents, uint32_t receiveAgents) {
   mkTune_t t = {};
@@ -158,9 +128,31 @@ std::vector<AgCase> gatherCases(bool network) {
     // And of more rows than a tile has; on a rank with more columns not.
     add({.m = 256, .n = 264, .k = 1096, .transposed = true, .inPlace = true});
     add({.m = 201, .n = 136, .nStep = 12800, .k = 328, .transposed = true});
+    // Few columns, so that clusters share tiles, each with a part of K: turned, of rows of several ranks and of one, with a warpgroup
+    // and a block that have no rows, and more than one chunk that waits for a buffer.
+    add({.m = 64, .n = 256, .k = 8192, .transposed = true});
+    add({.m = 17, .n = 1000, .k = 5000, .in = mkFloat16, .out = mkFloat16, .transposed = true, .inPlace = true});
+    add({.m = 256, .n = 200, .nStep = 128, .k = 8192});
+    add({.m = 40, .n = 264, .k = 4104, .inPlace = true});
+    add({.m = 300, .n = 520, .k = 4160, .out = mkFloat32, .transposed = true, .bias = true, .alpha = 0.5f, .beta = -1});
+    add({.m = 1100, .n = 128, .k = 3000, .in = mkFloat16, .out = mkFloat16, .transposed = true, .padding = 8});
+    AgCase three{.m = 256, .n = 128, .k = 6000};  // parts, of three clusters
+    three.tune.computeAgents = 6;
+    add(three);
     AgCase named{.m = 200, .n = 520, .k = 136, .transposed = true};
     named.tune.tileM = 64;
     if (!network) add(named);
+    // Tiles of 224 columns, by name, whose last chunk begins within the one before: whole, and that end within any of the chunks.
+    for (const int64_t n : {224, 424, 400, 320, 8}) {
+      AgCase medium{.m = 520, .n = n, .nStep = 8, .k = 328, .transposed = true, .inPlace = true, .padding = 8};
+      medium.tune.tileN = 224;
+      if (!network) add(medium);
+    }
+    // Several of them a cluster.
+    AgCase more{.m = 1300, .n = 1200, .k = 200, .in = mkFloat16, .out = mkFloat16, .transposed = true};
+    more.tune.tileN = 224;
+    more.tune.computeAgents = 4;
+    if (!network) add(more);
     for (const uint32_t exchange : {0u, MK_EXCHANGE_DIRECT, MK_EXCHANGE_RING}) {
       if (exchange != 0 && !network) continue;
       AgCase tuned{.m = 1300, .n = 600, .k = 96};
@@ -403,76 +395,3 @@ TEST_CASE("GEMM+AllReduce on three to eight ranks", "[wide_reduce]") { requireWi
 TEST_CASE("GEMM+ReduceScatter on three to eight ranks", "[wide_scatter]") { requireWide("scatter"); }
 TEST_CASE("AllGather+GEMM on three to eight ranks", "[wide_gather]") { requireWide("gather"); }
 TEST_CASE("all three operations in turn on three to eight ranks", "[wide_mixed]") { requireWide("mixed"); }
-
-// ---- What is asked and answered ----------------------------------------------------------------------------------------
-
-MK_ROLE(tuned) {
-  mkComm_t comm = rank.join();
-  rank.attempt("cases", [&] {
-    mkCommInfo_t info;
-    MK_INIT(&info, MK_ID_COMM_INFO);
-    expect(mkCommQuery(comm, &info), "query");
-    const auto sms = static_cast<uint32_t>(info.smCount);
-    const auto ask = [&](int op, const void* args) {
-      mkTune_t t;
-      MK_INIT(&t, MK_ID_TUNE);
-      expect(mkTuneQuery(comm, op, args, &t), "tune");
-      const std::string text = "operation " + std::to_string(op) + ": tile " + std::to_string(t.tileM) + "x" +
-                               std::to_string(t.tileN) + ", agents " + std::to_string(t.computeAgents) + "/" +
-                               std::to_string(t.receiveAgents) + ", minSMs " + std::to_string(t.minSMs) + " of " +
-                               std::to_string(sms);
-      rank.note("tune", 0, text);
-      if (t.tileM != 256 || (t.tileN != 128 && t.tileN != 256) || t.computeAgents == 0 || t.minSMs < 2 ||
-          t.minSMs > sms || t.computeAgents > sms)
-        throw text;
-      return t;
-    };
-    const auto refused = [&](int op, const void* args, const char* why) {
-      expect(mkOpCheck(comm, op, args), why, nullptr, mkErrorInvalidArgument);
-      if (std::string(mkGetLastError(nullptr)).find(why) == std::string::npos)
-        throw std::string(mkGetLastError(nullptr)) + " instead of " + why;
-    };
-    const World world = rank.world();
-    const Case c{.op = kScatter, .m = 2048, .n = 1024, .k = 64};
-    const Operands o(c, world, rank.rank(), comm);
-    mkGemmReduceScatterArgs_t scatter = o.scatterArgs();
-    scatter.tune = nullptr;
-    ask(kScatter, &scatter);
-    const AgOperands ag({.m = 2048, .n = 1024, .k = 64}, world, rank.rank(), comm);
-    // Of few rows, in slices on one node.
-    const AgOperands few({.m = 200, .n = 1024, .k = 2048}, world, rank.rank(), comm);
-    mkAllGatherGemmArgs_t gather = ag.args();
-
-    mkTune_t wrong;
-    MK_INIT(&wrong, MK_ID_TUNE);
-    wrong.tileM = 64;
-    scatter.tune = gather.tune = &wrong;
-    refused(kScatter, &scatter, "tune.tileM is 64; legal on the CUDA platform: 0 (automatic), 256");
-    refused(MK_OP_ALL_GATHER_GEMM, &gather, "tune.tileM is 64");
-    wrong.tileM = 0, wrong.tileN = 64;
-    refused(kScatter, &scatter, "tune.tileN is 64");
-    refused(MK_OP_ALL_GATHER_GEMM, &gather, "tune.tileN is 64");
-    for (const AgOperands* each : {&ag, &few}) {
-      gather = each->args();
-      gather.tune = nullptr;
-      const mkTune_t chosen = ask(MK_OP_ALL_GATHER_GEMM, &gather);
-      if (world.nodes > 1 && chosen.exchange != MK_EXCHANGE_DIRECT) throw std::string("not direct");
-      // What was chosen may be given back.
-      mkTune_t back = chosen;
-      back.minSMs = 0;
-      gather.tune = &back;
-      expect(mkOpCheck(comm, MK_OP_ALL_GATHER_GEMM, &gather), "what was chosen");
-      const mkTune_t again = ask(MK_OP_ALL_GATHER_GEMM, &gather);
-      if (again.tileN != chosen.tileN || again.computeAgents != chosen.computeAgents ||
-          again.chunkRows != chosen.chunkRows)
-        throw std::string("what was chosen is not what is chosen");
-    }
-  });
-  rank.call("destroy", [&] { return mkCommDestroy(comm); });
-}
-
-TEST_CASE("what would be used for each operation can be asked, and wrong choices are refused", "[fused]") {
-  MK_NEED_GPUS(2);
-  const World world = GENERATE(World{1, 1}, World{1, 2}, World{2, 1});
-  requireCrew("tuned", world);
-}

@@ -26,6 +26,7 @@ class Job {
       return;
     }
     AgCase g{.m = c.m, .n = c.n, .k = c.k, .in = c.in, .out = c.out, .alpha = c.alpha, .beta = c.beta};
+    g.transposed = c.transposed;
     g.gather = c.window ? Gather::window : Gather::none;
     g.tune = c.tune;
     g.seed = c.seed;

@@ -1,11 +1,13 @@
 // Whole operations through the C interface: one rank, two ranks of a node, two emulated nodes of one rank.
 #include <memory>
 
+#include "gpu/crews.h"
 #include "gpu/device.h"
 #include "gpu/job.h"
 #include "process/crew.h"
 #include "support/catch_compat.h"
 
+using test::allGood;
 using test::Case;
 using test::Crew;
 using test::expect;
@@ -44,14 +46,6 @@ std::vector<Case> cases(bool network) {
   }
   add(tuned);
   return all;
-}
-
-void allGood(const Crew& crew, const World& world) {
-  for (int r = 0; r < world.ranks(); ++r) {
-    CHECK(crew.status(r) == 0);
-    MK_CHECK_NOTE(crew, r, "cases", 0);
-    MK_CHECK_NOTE(crew, r, "destroy", mkSuccess);
-  }
 }
 
 }  // namespace
@@ -117,6 +111,7 @@ MK_ROLE(beside) {
   *stop = 0;
   rank.attempt("cases", [&] {
     Case c{.m = 1024, .n = 1024, .k = 512, .window = true};
+    if (rank.option("tiles") == "few") c = {.m = 64, .n = 264, .k = 8192, .transposed = true};
     c.op = test::operationOf(rank.option("op"));
     test::Job o(c, rank.world(), rank.rank(), comm);
     o.reserve();
@@ -148,11 +143,21 @@ TEST_CASE("progress with another kernel on all SMs but those that suffice", "[op
   if (test::oneGpu() != test::OneGpu::no) MK_SKIP_TEST("needs two GPUs: each rank's other kernel has most of its GPU");
   const World world = GENERATE(World{1, 2}, World{2, 1});
   const std::string op = GENERATE("reduce", "scatter", "gather");
-  Crew crew("beside", world, {{"spare", "6"}, {"op", op}});
+  Crew crew("beside", world, {{"spare", "6"}, {"op", op}, {"tiles", "many"}});
   const bool finished = crew.finish(60);
   INFO(op << ", " << world.nodes << " nodes x " << world.locals << "\n" << crew.story());
   REQUIRE(finished);
   allGood(crew, world);
+}
+
+// Two dozen clusters would have a part of a tile each, and three or four are resident.
+TEST_CASE("progress of tiles that clusters share where few are resident", "[ops]") {
+  MK_NEED_GPUS(1);
+  Crew crew("beside", {1, 1}, {{"spare", "6"}, {"op", "gather"}, {"tiles", "few"}});
+  const bool finished = crew.finish(60);
+  INFO(crew.story());
+  REQUIRE(finished);
+  allGood(crew, {1, 1});
 }
 
 MK_ROLE(several) {

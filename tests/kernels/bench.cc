@@ -130,18 +130,6 @@ RankMemory aloneMemory(const World& world, int me) {
 }
 // tileN 0: as chosen.
 sched::KernelChoice launchAlone(const RankMemory& memory, const Problem& p, int me, int set, uint32_t tileN) {
-  sched::KernelShape s;
-  s.m = p.m;
-  s.n = p.n;
-  s.k = p.k;
-  s.turnable = turnable(p, 1, 1);
-  s.tileN = tileN;
-  const sched::KernelChoice c = sched::chooseKernel(s);
-  sched::GemmArShape g;
-  g.m = p.m;
-  g.n = p.n;
-  if (c.turned) std::swap(g.m, g.n);
-  const sched::GemmArPlan plan = sched::planGemmAr(g, clusterChoice(c, {}), 132);
   GemmArOperands op;
   op.k = p.k;
   op.a = ranks[me].a[set];
@@ -150,6 +138,18 @@ sched::KernelChoice launchAlone(const RankMemory& memory, const Problem& p, int 
   op.bTransposed = true;
   op.c = ranks[me].c;
   op.cStride = p.n;
+  sched::KernelShape s;
+  s.m = p.m;
+  s.n = p.n;
+  s.k = p.k;
+  s.turnable = isTurnable(op, memory.place);
+  s.tileN = tileN;
+  const sched::KernelChoice c = sched::chooseKernel(s);
+  sched::GemmArShape g;
+  g.m = p.m;
+  g.n = p.n;
+  if (c.turned) std::swap(g.m, g.n);
+  const sched::GemmArPlan plan = sched::planGemmAr(g, clusterChoice(c, {}), 132);
   const std::string why = launchGemmAr(memory, plan, c, 1, op, ranks[me].stream);
   if (!why.empty()) {
     std::printf("FAIL %s\n", why.c_str());

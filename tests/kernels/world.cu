@@ -296,9 +296,27 @@ RankMemory World::memory(int me) const {
   return m;
 }
 
-bool turnable(const Problem& p, uint32_t locals, uint32_t nodes) {
-  return p.bTransposed && p.alpha == 1 && p.beta == 0 && !p.bias && p.out == p.in && p.wire == p.in && nodes == 1 &&
-         !(p.staged && locals > 1);
+GemmArOperands World::operands(const Problem& p, int me, int set) const {
+  const Rank& r = ranks_[me];
+  GemmArOperands op;
+  op.in = p.in;
+  op.out = p.out;
+  op.wire = p.wire;
+  op.biasType = Type::f32;
+  op.k = p.k;
+  op.a = set == 2 ? r.work : r.a[set];
+  op.aStride = p.k;
+  op.b = r.b;
+  op.bStride = p.bTransposed ? p.k : p.n;
+  op.bTransposed = p.bTransposed;
+  op.c = r.c;
+  op.cStride = p.n + p.pad;
+  const RankMemory mine = memory(me);
+  for (uint32_t l = 0; l < locals_; ++l) op.peerC[l] = locals_ > 1 ? ranks_[mine.place.node * locals_ + l].c : r.c;
+  if (p.bias) op.bias = r.bias;
+  op.alpha = p.alpha;
+  op.beta = p.beta;
+  return op;
 }
 sched::KernelChoice World::choose(const Problem& p) const {
   sched::KernelShape s;
@@ -308,7 +326,7 @@ sched::KernelChoice World::choose(const Problem& p) const {
   s.locals = locals_;
   s.nodes = nodes_;
   s.staged = p.staged;
-  s.turnable = turnable(p, locals_, nodes_);
+  s.turnable = isTurnable(operands(p, 0, 0), sched::Place{nodes_, locals_}, p.staged);
   s.tileN = p.tileN;
   // Of ranks that share a GPU one launch that runs and one that waits fit it.
   if (count() > deviceCount()) s.deviceClusters = static_cast<uint32_t>(66 * deviceCount() / (2 * count()));
@@ -337,24 +355,7 @@ sched::GemmArPlan World::plan(const Problem& p, int me) const {
 
 void World::launch(int me, const Problem& p, int set, uint32_t hash) {
   Rank& r = ranks_[me];
-  GemmArOperands op;
-  op.in = p.in;
-  op.out = p.out;
-  op.wire = p.wire;
-  op.biasType = Type::f32;
-  op.k = p.k;
-  op.a = set == 2 ? r.work : r.a[set];
-  op.aStride = p.k;
-  op.b = r.b;
-  op.bStride = p.bTransposed ? p.k : p.n;
-  op.bTransposed = p.bTransposed;
-  op.c = r.c;
-  op.cStride = p.n + p.pad;
-  const RankMemory mine = memory(me);
-  for (uint32_t l = 0; l < locals_; ++l) op.peerC[l] = locals_ > 1 ? ranks_[mine.place.node * locals_ + l].c : r.c;
-  if (p.bias) op.bias = r.bias;
-  op.alpha = p.alpha;
-  op.beta = p.beta;
+  const GemmArOperands op = operands(p, me, set);
   const sched::GemmArPlan made = plan(p, me);
   if (made.workspace() > workspace_) {
     std::printf("FAIL workspace %llu of %llu\n", static_cast<unsigned long long>(made.workspace()),

@@ -62,9 +62,6 @@ struct Rank {
   unsigned long long* counts = nullptr;
 };
 
-// Whether its tiles could be of the product transposed.
-bool turnable(const Problem& p, uint32_t locals, uint32_t nodes);
-
 class World {
  public:
   // nodes x locals, up to kMostRanks; 1 x 1 twice: two ranks that know nothing of each other.
@@ -75,6 +72,8 @@ class World {
   uint32_t locals() const { return locals_; }
   uint32_t nodes() const { return nodes_; }
 
+  // Of one rank, and a set of inputs.
+  GemmArOperands operands(const Problem& p, int me, int set) const;
   sched::KernelChoice choose(const Problem& p) const;
   sched::GemmArPlan plan(const Problem& p, int me) const;
   // set: inputs 0 or 1, or 2: the work copy.

@@ -4,6 +4,7 @@
 #include "sched/ag_gemm.h"
 #include "sched/gemm_ar.h"
 #include "sched/gemm_rs.h"
+#include "sched/row_span.h"
 #include "sched/rs_order.h"
 
 using namespace mk::sched;
@@ -62,5 +63,9 @@ extern "C" __global__ void mkRsSchedOnDevice(GemmRsShape shape, GemmChoice choic
   mine[1] = p.partial(t, p.place().local) + p.nodeSum(t.node, t.chunk) + p.arrivedSum(t.chunk, 0, p.place().node);
   mine[2] = p.partialFlag(t, p.place().local, 1) + p.nodeSumFlag(t.node, t.chunk) + p.slot(t.chunk);
   mine[3] = p.netBytesSent() + p.netMessagesSent() + p.nvlinkBytesSent() + p.workspace() + p.counterWords();
+  const RowShards shards{order.m, order.height, order.local};
+  const RowSpan part = rowsOfPart(step, p.turned, 64, 64);
+  mine[0] +=
+      shards.pieces(1, part).end + (shards.gives(part) && shards.keeps(rowsOfBlock(step, p.turned, 0, 128)) ? 1 : 0);
   out[step.tile] = step.row + step.firstRow + step.ownedTile + step.ownedChunk + (step.exists ? step.owner : 0);
 }
