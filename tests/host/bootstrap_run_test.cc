@@ -148,9 +148,11 @@ TEST_CASE("initialisation has one deadline, of which every step takes its part",
   // Rank 1 comes late, takes its time once more, and does not come a third time.
   const mkUniqueId_t id = test::localId();
   constexpr int kTimeoutMs = 3000, kLateMs = 700;
-  std::atomic<int> waiting{2};
+  std::atomic<int> begun{0}, waiting{2};
   std::vector<std::vector<int>> left(3);
   auto outcomes = test::inThreads(3, [&](int rank, Outcome& outcome) {
+    if (rank != 1) ++begun;
+    while (begun < 2) sleepMs(1);
     if (rank == 1) sleepMs(kLateMs);
     const auto bootstrap = mk::Bootstrap::join(id, test::identity(rank, 3), kTimeoutMs, {});
     const auto note = [&] { left[static_cast<size_t>(rank)].push_back(bootstrap->leftMs()); };
@@ -174,8 +176,9 @@ TEST_CASE("initialisation has one deadline, of which every step takes its part",
   for (const int rank : {0, 2}) {
     const std::vector<int>& ms = left[static_cast<size_t>(rank)];
     REQUIRE(ms.size() == 4);
-    CHECK(ms[0] <= kTimeoutMs - kLateMs);
-    CHECK(ms[1] <= kTimeoutMs - 2 * kLateMs);
+    // Half of kLateMs: the machine may be busy between `begun` and the beginning of join().
+    CHECK(ms[0] < kTimeoutMs - kLateMs / 2);
+    CHECK(ms[1] < kTimeoutMs - kLateMs - kLateMs / 2);
     CHECK(ms[2] == 500);  // to hear who is missing
     CHECK(ms[3] == kTimeoutMs);
   }
