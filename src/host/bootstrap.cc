@@ -15,6 +15,9 @@ namespace {
 constexpr int verdictMs = 5000;
 // A step of initialisation has this long, however late it is: enough for the hub to say who is missing.
 constexpr int leastMs = 500;
+// So long after its share of a step's time the hub's answer may take: the whole rest, but where that is short and the machine
+// busy, longer, or ranks would differ in what they say.
+constexpr int answerMs = 1000;
 constexpr int farewellMs = 200;  // for the hub's answer to goodbye, if the time for departing is over
 
 }  // namespace
@@ -45,7 +48,8 @@ std::vector<std::vector<uint8_t>> RankBootstrap::collective(Contribution c, cons
   if (running_.has_value())
     fail(mkErrorInvalidUsage, "%s: another thread of this rank is in a collective call", what.c_str());
   const int leftMs = left();
-  const TimePoint deadline = afterMs(leftMs);
+  const int64_t waitMs = hubShareOfTimeout(static_cast<uint32_t>(leftMs)) + answerMs;
+  const TimePoint deadline = afterMs(waitMs);
   c.sequence = nextSequence_++;
   c.timeoutMs = static_cast<uint32_t>(timeoutMs_);
   c.leftMs = static_cast<uint32_t>(leftMs);
@@ -67,8 +71,8 @@ std::vector<std::vector<uint8_t>> RankBootstrap::collective(Contribution c, cons
   // An answer that is there counts, whatever happened since.
   if (!done.result.has_value()) {
     throwIfFailed(what);
-    fail(mkErrorTimeout, "%s: no answer from the hub (host %s, pid %lld) within %d ms", what.c_str(),
-         welcome_.hubHost.c_str(), static_cast<long long>(welcome_.hubPid), timeoutMs_);
+    fail(mkErrorTimeout, "%s: no answer from the hub (host %s, pid %lld) within %lld ms", what.c_str(),
+         welcome_.hubHost.c_str(), static_cast<long long>(welcome_.hubPid), static_cast<long long>(waitMs));
   }
   if (*done.result != mkSuccess) throw Error(*done.result, done.text);
   return std::move(done.parts);
