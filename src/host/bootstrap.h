@@ -80,8 +80,8 @@ class Bootstrap {
   static void createId(mkUniqueId_t* id);
 
   // Collective.  Returns once all ranks have joined and agree; throws the same Error on every rank otherwise, within
-  // initTimeoutMs.  All collective calls up to initialised() have to end within that time too; of the later ones each has it
-  // for itself.
+  // initTimeoutMs.  All collective calls up to initialised() have to end within that time too, but one that begins late has
+  // half a second all the same; of the later ones each has it for itself.
   static std::unique_ptr<Bootstrap> join(const mkUniqueId_t& id, const Identity& identity, int initTimeoutMs,
                                          BootstrapEvents events);
   // Closes the connection.  Without a depart() before, the hub reports this rank as dead.

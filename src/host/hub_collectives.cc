@@ -23,12 +23,15 @@ bool HubCollectives::contribute(int rank, Contribution c) {
   Open& open = entry->second;
   if (isNew) {
     open.kind = c.kind;
-    open.timeoutMs = c.timeoutMs;
     open.what = c.what;
     open.first = rank;
     open.parts.resize(static_cast<size_t>(line_->nranks()));
   }
-  open.deadline = std::min(open.deadline, afterMs(hubShareOfTimeout(c.leftMs)));
+  if (const TimePoint deadline = afterMs(hubShareOfTimeout(c.leftMs)); deadline < open.deadline) {
+    open.deadline = deadline;
+    open.timeoutMs = c.timeoutMs;
+    open.joining = c.leftMs < c.timeoutMs ? rank : -1;
+  }
   open.arrived.emplace(rank, c.launched);
   if (open.failed.has_value()) {  // it has been told
     if (open.arrived.size() == next_.size()) open_.erase(entry);
@@ -134,6 +137,7 @@ void HubCollectives::tick(TimePoint now) {
       missing += (count == 1 ? "" : ", ") + line_->name(rank);
     }
     if (count > maxNamed) missing += format(" and %zu more", count - maxNamed);
+    if (open.joining >= 0) missing += "; counted from when " + line_->name(open.joining) + " began to join";
     failWith(current, {mkErrorTimeout, format("%s '%s': not called within %u ms by %s", callName(open.kind),
                                               open.what.c_str(), open.timeoutMs, missing.c_str())});
   }

@@ -45,11 +45,13 @@ class HubCollectives {
     std::string text;
   };
   struct Open {
-    uint32_t kind = 0, timeoutMs = 0;
+    uint32_t kind = 0;
     std::string what;
     int first = 0;
-    TimePoint deadline = TimePoint::max();
-    std::map<int, uint64_t> arrived;  // with the epoch of their newest operation
+    TimePoint deadline = TimePoint::max();  // the earliest of the ranks'
+    uint32_t timeoutMs = 0;                 // of the rank whose it is,
+    int joining = -1;                       // and that rank if it is being initialised
+    std::map<int, uint64_t> arrived;        // with the epoch of their newest operation
     std::vector<FrameBytes> parts;
     std::map<int, Failure> failures;  // of an agree, by rank
     std::optional<Failure> failed;    // all have been told this; waiting for the ranks that have not come yet

@@ -171,7 +171,7 @@ TEST_CASE("initialisation has one deadline, of which every step takes its part",
     bootstrap->depart(0);
   });
   outcomes.erase(outcomes.begin() + 1);
-  checkSame(outcomes, mkErrorTimeout, {"'second'", "3000 ms", "by rank 1 ("});
+  checkSame(outcomes, mkErrorTimeout, {"'second'", "3000 ms", "by rank 1 (", "; counted from when rank "});
   for (const Outcome& outcome : outcomes) CHECK(outcome.ms < kTimeoutMs + 600);
   for (const int rank : {0, 2}) {
     const std::vector<int>& ms = left[static_cast<size_t>(rank)];
@@ -182,6 +182,28 @@ TEST_CASE("initialisation has one deadline, of which every step takes its part",
     CHECK(ms[2] == 500);  // to hear who is missing
     CHECK(ms[3] == kTimeoutMs);
   }
+}
+
+TEST_CASE("of deadlines that differ the earliest holds, and is named", "[bootstrap]") {
+  const mkUniqueId_t id = test::localId();
+  std::atomic<int> ready{0}, waiting{2};
+  auto outcomes = test::inThreads(3, [&](int rank, Outcome& outcome) {
+    const auto bootstrap = mk::Bootstrap::join(id, test::identity(rank, 3), rank == 1 ? 1000 : 8000, {});
+    bootstrap->initialised();
+    ++ready;
+    while (ready < 3) sleepMs(1);
+    if (rank == 1) sleepMs(100);
+    if (rank != 2) {
+      outcome = test::run([&](Outcome&) { bootstrap->agree(mkSuccess, "", "reserve"); });
+      --waiting;
+    }
+    while (waiting > 0) sleepMs(1);
+    bootstrap->depart(0);
+  });
+  outcomes.pop_back();
+  checkSame(outcomes, mkErrorTimeout, {"'reserve'", "within 1000 ms by rank 2 ("});
+  for (const Outcome& outcome : outcomes) CHECK(outcome.ms < 5000);
+  CHECK(!contains(outcomes[0].text, "counted from"));
 }
 
 TEST_CASE("death is a verdict for all, and ends collectives", "[bootstrap]") {
