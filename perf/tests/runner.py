@@ -48,16 +48,16 @@ def crashed(status):
 
 def refused(text, *arguments, ranks=2, status=2):
     """A run that must say `text` and end with `status`.  Open MPI at times crashes in or after MPI_Abort, and with it may go
-    the status and what the ranks have said: such a run says nothing of the program, and is repeated.  A program that
+    the status and what the ranks have said: such a run is repeated, unless it has passed.  A program that
     crashes by itself does so again."""
     for attempt in range(1, CRASHES + 2):
         actual, out, err, _ = run(ranks, *arguments)
+        expect("PASSED" not in out, "no verdict")
         if not crashed(actual) or attempt > CRASHES:
             break
         print(f"# exit status {actual}: a crash, the {attempt}. of at most {CRASHES}; once more", flush=True)
     expect(actual == status, f"exit status {actual}, not {status}")
     expect(text in err, f"standard error does not say {text!r}")
-    expect("PASSED" not in out, "no verdict")
 
 
 def good(nodes, locals_, sizes, *arguments, exchange=None, net=None):
