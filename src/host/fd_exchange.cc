@@ -14,6 +14,7 @@
 #include <mutex>
 
 #include "host/socket.h"
+#include "host/wire.h"
 
 namespace mk {
 
@@ -96,7 +97,7 @@ void give(const Offer& to, const std::vector<int>& fds, int rank) {
 }
 
 // One connection: false for a stranger or a broken message, which is dropped.
-bool take(int listener, const Token& token, int* rank, std::vector<UniqueFd>* fds) {
+bool take(int listener, const Token& token, int64_t leftMs, int* rank, std::vector<UniqueFd>* fds) {
   const UniqueFd socket(accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
   if (!socket) {
     if (errno == EAGAIN || errno == EWOULDBLOCK || errno == EINTR || errno == ECONNABORTED) return false;
@@ -112,7 +113,7 @@ bool take(int listener, const Token& token, int* rank, std::vector<UniqueFd>* fd
   message.msg_control = space;
   message.msg_controllen = sizeof(space);
   pollfd ready{socket.get(), POLLIN, 0};
-  if (again([&] { return poll(&ready, 1, kFriendMs); }) != 1) return false;
+  if (again([&] { return poll(&ready, 1, static_cast<int>(std::min<int64_t>(leftMs, kFriendMs))); }) != 1) return false;
   const ssize_t n = recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
   std::vector<UniqueFd> got;
   for (cmsghdr* h = CMSG_FIRSTHDR(&message); h != nullptr; h = CMSG_NXTHDR(&message, h)) {
@@ -199,8 +200,9 @@ std::vector<std::vector<UniqueFd>> exchangeFds(Bootstrap& bootstrap, int rank, c
       pollfd ready{listener.get(), POLLIN, 0};
       if (left <= 0 || poll(&ready, 1, static_cast<int>(std::min<int64_t>(left, 100))) < 0) {
         if (left > 0 && errno == EINTR) continue;
-        fail(mkErrorTimeout, "%zu of %zu ranks of this node have not passed their descriptors", missing.size(),
-             others.size());
+        fail(mkErrorTimeout, "%zu of %zu ranks of this node have not passed their descriptors: %s%s", missing.size(),
+             others.size(), rankName(missing[0]->rank, missing[0]->host, missing[0]->pid).c_str(),
+             missing.size() > 1 ? " and others" : "");
       }
       if ((ready.revents & POLLIN) == 0) {
         bootstrap.check(what);  // or it would wait for one that has given up
@@ -208,7 +210,7 @@ std::vector<std::vector<UniqueFd>> exchangeFds(Bootstrap& bootstrap, int rank, c
       }
       int from = -1;
       std::vector<UniqueFd> got;
-      if (!take(listener.get(), mine.token, &from, &got)) continue;
+      if (!take(listener.get(), mine.token, left, &from, &got)) continue;
       const auto sender =
           std::find_if(missing.begin(), missing.end(), [&](const PeerInfo* p) { return p->rank == from; });
       if (sender == missing.end()) continue;
