@@ -1,4 +1,5 @@
-// The parameters MKERNEL_IB_... (those common to RDMA transports: common/rdma_settings.h), read once when the plugin is initialised and checked there.
+// The parameters MKERNEL_IB_... (those common to RDMA transports: common/rdma_settings.h), read once when the plugin is
+// initialised and checked there.
 #pragma once
 
 #include <cstdint>

@@ -14,8 +14,9 @@ namespace mk {
 constexpr size_t kMaxFds = 253;
 
 // Collective over the whole communicator: every rank gives its descriptors to each other process of its node, or, with
-// withinProcess, to each other rank, and gets theirs.  Numbers may differ.  The result is by local rank; empty for this rank, and for ranks of
-// this process unless withinProcess.  `processes`: processToken() of every rank.  Throws on every rank if one fails.
+// withinProcess, to each other rank, and gets theirs.  Numbers may differ.  The result is by local rank; empty for this rank,
+// and for ranks of this process unless withinProcess.  `processes`: processToken() of every rank.  Throws on every rank if one
+// fails.
 std::vector<std::vector<UniqueFd>> exchangeFds(Bootstrap& bootstrap, int rank, const std::vector<uint64_t>& processes,
                                                const std::vector<int>& fds, bool withinProcess,
                                                const std::string& what);
