@@ -132,4 +132,15 @@ OpenPort openPort(const RdmaPort& port, int gidIndex) {
   return made;
 }
 
+PortAddress OpenPort::address() const {
+  PortAddress own = {};
+  own.gid = gid.gid;
+  own.lid = state.lid;
+  own.ethernet = state.link_layer == IBV_LINK_LAYER_ETHERNET ? 1 : 0;
+  own.gidKind = gid.kind;
+  own.mtu = static_cast<uint8_t>(state.active_mtu);
+  own.needGlobal = (state.flags & IBV_QPF_GRH_REQUIRED) != 0 ? 1 : 0;
+  return own;
+}
+
 }  // namespace mk::plugin

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "common/rdma_port.h"
+#include "common/rdma_path.h"
 #include "common/verbs.h"
 
 namespace mk::plugin {
@@ -30,6 +30,8 @@ struct OpenPort {
   DomainPtr domain;
   ibv_port_attr state = {};
   GidEntry gid = {};
+
+  PortAddress address() const;
 };
 // Throws Failure.
 OpenPort openPort(const RdmaPort& port, int gidIndex);

@@ -3,7 +3,6 @@
 
 #include <endian.h>
 
-#include <algorithm>
 #include <atomic>
 #include <cerrno>
 #include <cstring>
@@ -109,7 +108,7 @@ Connection::Connection(const OpenDevice& device, const Settings& settings)
   cqRecord_ = queue.dbrec;
 }
 
-void Connection::connect(const OpenDevice& device, const PortAddress& peer, uint32_t peerNumber,
+void Connection::connect(const OpenDevice& device, const PortAddress& peer, const RdmaPath& path, uint32_t peerNumber,
                          const std::string& peerName) {
   const auto modify = [&](ibv_qp_attr& attributes, int mask, const char* state) {
     if (const int r = ibv_modify_qp(pair_.get(), &attributes, mask); r != 0)
@@ -123,21 +122,12 @@ void Connection::connect(const OpenDevice& device, const PortAddress& peer, uint
   modify(a, IBV_QP_STATE | IBV_QP_PKEY_INDEX | IBV_QP_PORT | IBV_QP_ACCESS_FLAGS, "ready to connect");
   a = {};
   a.qp_state = IBV_QPS_RTR;
-  a.path_mtu = static_cast<ibv_mtu>(std::min(device.address.mtu, peer.mtu));
+  a.path_mtu = path.mtu;
   a.dest_qp_num = peerNumber;
   a.rq_psn = kFirstPacket;
   a.max_dest_rd_atomic = 1;
   a.min_rnr_timer = 12;
-  a.ah_attr.port_num = device.info.port;
-  a.ah_attr.dlid = peer.lid;
-  a.ah_attr.sl = static_cast<uint8_t>(settings_.serviceLevel);
-  if (device.address.ethernet != 0) {
-    a.ah_attr.is_global = 1;
-    std::memcpy(a.ah_attr.grh.dgid.raw, peer.gid.data(), peer.gid.size());
-    a.ah_attr.grh.sgid_index = static_cast<uint8_t>(device.gid.index);
-    a.ah_attr.grh.hop_limit = 255;
-    a.ah_attr.grh.traffic_class = static_cast<uint8_t>(settings_.trafficClass);
-  }
+  a.ah_attr = routeTo(peer, path.global, device.info.port, device.gid.index, settings_);
   modify(a,
          IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN | IBV_QP_MAX_DEST_RD_ATOMIC |
              IBV_QP_MIN_RNR_TIMER,

@@ -35,7 +35,8 @@ class Connection {
 
   uint32_t number() const { return pair_->qp_num; }
   uint32_t entryCount() const { return entryCount_; }
-  void connect(const OpenDevice& device, const PortAddress& peer, uint32_t peerNumber, const std::string& peerName);
+  void connect(const OpenDevice& device, const PortAddress& peer, const RdmaPath& path, uint32_t peerNumber,
+               const std::string& peerName);
 
   // How many writes it takes: checked ones, of which destinations are RemoteMemory of this peer.
   int post(int peer, const mkTransportWrite_t* writes, int count, std::deque<mkTransportEvent_t>& events);

@@ -11,11 +11,6 @@ std::vector<RdmaPort> findDevices(const Settings& settings) {
 }
 
 OpenDevice::OpenDevice(const RdmaPort& port, const Settings& settings)
-    : OpenPort(openPort(port, settings.gidIndex)), info(port) {
-  address.gid = gid.gid;
-  address.lid = state.lid;
-  address.ethernet = state.link_layer == IBV_LINK_LAYER_ETHERNET;
-  address.mtu = static_cast<uint8_t>(state.active_mtu);
-}
+    : OpenPort(openPort(port, settings.gidIndex)), info(port) {}
 
 }  // namespace mk::plugin::ibgda

@@ -4,7 +4,6 @@
 
 #include <infiniband/mlx5dv.h>
 
-#include <cstdint>
 #include <vector>
 
 #include "common/rdma_devices.h"
@@ -15,20 +14,11 @@ namespace mk::plugin::ibgda {
 // Throws Failure if there is none.
 std::vector<RdmaPort> findDevices(const Settings& settings);
 
-// What a peer has to know of a port; part of an endpoint's address, sent as it is.
-struct PortAddress {
-  Gid gid;
-  uint16_t lid;
-  uint8_t ethernet;  // 0: InfiniBand
-  uint8_t mtu;       // code of ibv_mtu
-};
-
 // A device opened for one endpoint.
 struct OpenDevice : OpenPort {
   OpenDevice(const RdmaPort& port, const Settings& settings);
 
   RdmaPort info;
-  PortAddress address = {};
 };
 
 }  // namespace mk::plugin::ibgda

@@ -15,7 +15,7 @@ namespace mk::plugin::ibgda {
 namespace {
 
 constexpr uint32_t kMagic = 0x6d6b4744;  // "mkGD"
-constexpr uint32_t kWireVersion = 1;
+constexpr uint32_t kWireVersion = 2;
 constexpr uint32_t kPollsPerLook = 64;  // at the device's events
 
 // How a peer names registered memory.
@@ -32,7 +32,7 @@ Endpoint::Endpoint(const RdmaPort& port, const Settings& settings)
   address_.magic = kMagic;
   address_.version = kWireVersion;
   if (getrandom(&address_.id, sizeof(address_.id), 0) != sizeof(address_.id)) failErrno(errno, "getrandom");
-  address_.port = device_.address;
+  address_.port = device_.address();
   address_.count = settings.peers;
   for (uint32_t i = 0; i < settings.peers; ++i) {
     connections_.push_back(std::make_unique<Connection>(device_, settings));
@@ -55,11 +55,13 @@ void Endpoint::connect(int count, int self, const uint8_t* addresses, int timeou
       fail(mkErrorInvalidArgument, "the address of %s is not one of this version of the ibgda transport", name.c_str());
     if (static_cast<uint32_t>(count) > peer.count || peer.count > kMostPeers)
       fail(mkErrorNotSupported, "%d peers, but %s has MKERNEL_IBGDA_PEERS=%u", count, name.c_str(), peer.count);
-    if (peer.port.ethernet != device_.address.ethernet)
-      fail(mkErrorTransport, "%s is on %s, %s on %s", device_.info.name().c_str(),
-           device_.address.ethernet != 0 ? "Ethernet" : "InfiniBand", name.c_str(),
-           peer.port.ethernet != 0 ? "Ethernet" : "InfiniBand");
-    connections_[static_cast<size_t>(i)]->connect(device_, peer.port, peer.numbers[self], name);
+    RdmaPath path = {};
+    try {
+      path = agree(address_.port, peer.port);
+    } catch (const Failure& failure) {
+      fail(failure.code(), "%s: %s", name.c_str(), failure.what());
+    }
+    connections_[static_cast<size_t>(i)]->connect(device_, peer.port, path, peer.numbers[self], name);
     ids_[static_cast<size_t>(i)] = peer.id;
   }
   connections_.resize(static_cast<size_t>(count));

@@ -32,7 +32,7 @@ Connection::Connection(const OpenDevice& device, ibv_cq* queue, uint32_t request
   if (error != 0) failErrno(error, "a reliable connection on " + device.info.name());
 }
 
-void Connection::connect(const OpenDevice& device, const PortAddress& peer, const Path& path,
+void Connection::connect(const OpenDevice& device, const PortAddress& peer, const RdmaPath& path,
                          const ConnectionAddress& other, const Settings& settings) {
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_RTR;
@@ -41,7 +41,7 @@ void Connection::connect(const OpenDevice& device, const PortAddress& peer, cons
   attributes.rq_psn = other.sequence;
   attributes.max_dest_rd_atomic = 1;
   attributes.min_rnr_timer = 12;
-  attributes.ah_attr = routeTo(device, peer, path.global, settings);
+  attributes.ah_attr = device.routeTo(peer, path.global, settings);
   int error = ibv_modify_qp(pair_.get(), &attributes,
                             IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN |
                                 IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER);

@@ -16,7 +16,7 @@ class Connection {
 
   ConnectionAddress address() const { return {pair_->qp_num, sequence_}; }
   // Takes and sends writes from here on.
-  void connect(const OpenDevice& device, const PortAddress& peer, const Path& path, const ConnectionAddress& other,
+  void connect(const OpenDevice& device, const PortAddress& peer, const RdmaPath& path, const ConnectionAddress& other,
                const Settings& settings);
 
   // 0, or the error number; then some of the requests may have been taken all the same.

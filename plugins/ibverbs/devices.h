@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "common/rdma_devices.h"
-#include "port.h"
 #include "settings.h"
 
 namespace mk::plugin::ibverbs {
@@ -25,11 +24,12 @@ std::vector<Device> findDevices(const Settings& settings);
 struct OpenDevice : OpenPort {
   OpenDevice(const Device& device, const Settings& settings);
 
-  Device info;
-  PortAddress address = {};
-};
+  // In the way that they have agreed on.
+  ibv_ah_attr routeTo(const PortAddress& peer, bool global, const Settings& settings) const {
+    return plugin::routeTo(peer, global, info.port, gid.index, settings);
+  }
 
-// Fills in everything but GRH and LID questions that depend on who is talked to.
-ibv_ah_attr routeTo(const OpenDevice& device, const PortAddress& peer, bool global, const Settings& settings);
+  Device info;
+};
 
 }  // namespace mk::plugin::ibverbs

@@ -35,7 +35,8 @@ Endpoint::Endpoint(const Device& device, const Settings& settings, uint32_t outs
   address_.version = kWireVersion;
   address_.id = randomToken();
   address_.secret = randomToken();
-  address_.port = device_.address;
+  address_.port = device_.address();
+  address_.connections = settings.connections;
   address_.datagrams = datagrams_->address();
   address_.pid = getpid();
   gethostname(address_.host, sizeof(address_.host) - 1);
@@ -63,9 +64,10 @@ void Endpoint::readAddresses(int count, int self, const uint8_t* addresses) {
     } catch (const Failure& failure) {
       fail(failure.code(), "%s: %s", nameOf(peer).c_str(), failure.what());
     }
-    if (peer.path.connections < 1 || peer.path.connections > kMaxConnections)
-      fail(mkErrorInvalidArgument, "peer %d wants %u connections; legal are 1 to %u", i, peer.path.connections,
+    if (address.connections < 1 || address.connections > kMaxConnections)
+      fail(mkErrorInvalidArgument, "peer %d wants %u connections; legal are 1 to %u", i, address.connections,
            kMaxConnections);
+    peer.agreed = std::min(address_.connections, address.connections);
   }
 }
 
@@ -77,7 +79,7 @@ void Endpoint::makeConnections(int self) {
   for (size_t i = 0; i < peers_.size(); ++i) {
     if (peers_[i].self) continue;
     // However the writes spread over the connections, there are no more than `outstanding`.
-    const int need = static_cast<int>(2 * outstanding_ + kOwnRequests * peers_[i].path.connections);
+    const int need = static_cast<int>(2 * outstanding_ + kOwnRequests * peers_[i].agreed);
     if (room < need) {
       const size_t left = peers_.size() - i;
       room = static_cast<int>(std::max<int64_t>(need, std::min<int64_t>(limit, static_cast<int64_t>(left) * need)));
@@ -103,9 +105,9 @@ void Endpoint::makeConnections(int self) {
     one.hello.words = board_->wordsAddress(static_cast<int>(i));
     one.hello.ledger = board_->listAddress();
     one.hello.boardKey = board_->remoteKey();
-    one.hello.connections = peer.path.connections;
-    peer.connections.reserve(peer.path.connections);
-    for (uint32_t c = 0; c < peer.path.connections; ++c) {
+    one.hello.connections = peer.agreed;
+    peer.connections.reserve(peer.agreed);
+    for (uint32_t c = 0; c < peer.agreed; ++c) {
       peer.connections.emplace_back(device_, queueOf[i], requestsFor(outstanding_));
       one.hello.connection[c] = peer.connections.back().address();
     }
@@ -125,14 +127,14 @@ void Endpoint::connect(int count, int self, const uint8_t* addresses, int timeou
     Hello hello = {};
     if (!wireup_->next(deadline, &index, &hello)) break;
     Peer& peer = peers_[static_cast<size_t>(index)];
-    if (hello.connections != peer.path.connections)
+    if (hello.connections != peer.agreed)
       fail(mkErrorTransport, "%s has %u connections where %u were agreed", nameOf(peer).c_str(), hello.connections,
-           peer.path.connections);
+           peer.agreed);
     peer.hello = hello;
     for (size_t c = 0; c < peer.connections.size(); ++c)
       peer.connections[c].connect(device_, peer.address.port, peer.path, hello.connection[c], settings_);
     wireup_->markReady(index);
-    MK_PLUGIN_INFO("%s: %u connections, MTU %d%s", nameOf(peer).c_str(), peer.path.connections,
+    MK_PLUGIN_INFO("%s: %u connections, MTU %d%s", nameOf(peer).c_str(), peer.agreed,
                    mtuBytes(static_cast<uint8_t>(peer.path.mtu)), peer.path.global ? ", global" : "");
   }
   if (!wireup_->waitAll(deadline))
@@ -281,14 +283,14 @@ int Endpoint::post(int index, const mkTransportWrite_t* writes, int count) {
     return static_cast<int>(take);
   }
   for (uint32_t i = 0; i < take; ++i) {
-    const uint32_t c = writes[i].queue % peer.path.connections;
+    const uint32_t c = writes[i].queue % peer.agreed;
     SendLedger& ledger = peer.connections[c].ledger;
     const uint64_t tag = static_cast<uint64_t>(index) << 48 | static_cast<uint64_t>(c) << 40;
     if (posted[i].source != nullptr) ++posted[i].source->underWay;
     ++peer.writesUnderWay;
     ledger.add(posted[i], chains_[c].add(plans[i], tag, ledger.next()));
   }
-  for (uint32_t c = 0; c < peer.path.connections; ++c) {
+  for (uint32_t c = 0; c < peer.agreed; ++c) {
     if (chains_[c].empty()) continue;
     const int error = peer.doom.empty() ? peer.connections[c].post(chains_[c].finish()) : 0;
     chains_[c].clear();

@@ -26,6 +26,8 @@ struct Address {
   uint32_t magic, version;
   Token id, secret;
   PortAddress port;
+  uint32_t connections;  // to one peer
+  uint32_t reserved;
   UdAddress datagrams;
   int64_t pid;
   char host[64];
@@ -57,8 +59,9 @@ class Endpoint {
   struct Peer {
     bool self = false;
     Address address = {};
-    Path path = {};
-    Hello hello = {};  // what it has told
+    RdmaPath path = {};
+    uint32_t agreed = 0;  // connections
+    Hello hello = {};     // what it has told
     std::vector<Connection> connections;
     uint32_t outstanding = 0;     // writes accepted, completion not handed out
     uint32_t writesUnderWay = 0;  // in the send queues

@@ -73,7 +73,7 @@ void UdPort::addPeer(const PortAddress& port, const UdAddress& address) {
   Peer& peer = peers_.emplace_back();
   peer.address = address;
   // Here always with a global header where the peer may be on another subnet: agree() says so for the connections.
-  ibv_ah_attr route = routeTo(device_, port, agree(device_.address, port).global, settings_);
+  ibv_ah_attr route = device_.routeTo(port, agree(device_.address(), port).global, settings_);
   peer.route.reset(ibv_create_ah(device_.domain.get(), &route));
   if (peer.route == nullptr)
     failErrno(errno, format("%s finds no way to %s", device_.info.name().c_str(), describe(port).c_str()));

@@ -20,7 +20,7 @@ namespace mk::plugin::ibverbs {
 using Clock = std::chrono::steady_clock;
 
 constexpr uint32_t kMagic = 0x6d6b4942;  // "mkIB"
-constexpr uint32_t kWireVersion = 1;
+constexpr uint32_t kWireVersion = 2;
 
 struct ConnectionAddress {
   uint32_t number;    // of the queue pair

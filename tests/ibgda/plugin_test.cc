@@ -92,6 +92,21 @@ TEST_CASE("ibgda: connections travel and persist as MKERNEL_IB_... say") {
   CHECK(missing(why, {"MKERNEL_IB_TC=256: must be an integer from 0 to 255"}) == "");
 }
 
+TEST_CASE("ibgda: a peer that uses another version of RoCE is refused") {
+  const Plugin ours(MK_TEST_IBGDA, {{"MKERNEL_IB_GID_INDEX", "3"}}),
+      theirs(MK_TEST_IBGDA, {{"MKERNEL_IB_GID_INDEX", "2"}});
+  Bytes addresses(size_t{2} * MK_TRANSPORT_ADDRESS_BYTES);
+  void *endpoint = nullptr, *peer = nullptr;
+  ours.succeed(ours.table().open(ours.context(), 0, &endpoint, addresses.data()), "open");
+  theirs.succeed(theirs.table().open(theirs.context(), 0, &peer, addresses.data() + MK_TRANSPORT_ADDRESS_BYTES),
+                 "open");
+  CHECK(ours.table().connect(endpoint, 2, 0, addresses.data(), 1000) == mkErrorTransport);
+  CHECK(missing(ours.table().lastError(),
+                {"peer 1: versions of RoCE differ", "RoCE v2 at ", "RoCE v1 at ", "MKERNEL_IB_GID_INDEX"}) == "");
+  ours.succeed(ours.table().close(endpoint), "close");
+  theirs.succeed(theirs.table().close(peer), "close");
+}
+
 TEST_CASE("ibgda: events of the device") {
   void* const plugin = dlopen(MK_TEST_IBGDA, RTLD_NOW);
   REQUIRE(plugin != nullptr);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 #include <map>
@@ -11,11 +12,11 @@
 #include <vector>
 
 #include "common/failure.h"
+#include "common/rdma_path.h"
 #include "gids.h"
 #include "host_values.h"
 #include "memory.h"
 #include "plugin.h"
-#include "port.h"
 #include "requests.h"
 #include "settings.h"
 #include "support/catch_compat.h"
@@ -29,21 +30,18 @@ using test::ipv4;
 using test::kGlobal;
 using test::missing;
 
-TEST_CASE("ibverbs: what two ports agree on") {
+TEST_CASE("ibverbs, ibgda: what two ports agree on") {
   PortAddress own = {};
   own.gid = ipv4(10, 0, 0, 1);
   own.ethernet = 1;
   own.gidKind = GidKind::roceV2;
   own.mtu = IBV_MTU_4096;
-  own.connections = 4;
   PortAddress peer = own;
   peer.gid = ipv4(10, 0, 1, 1);
   peer.mtu = IBV_MTU_1024;
-  peer.connections = 2;
-  for (const Path& path : {agree(own, peer), agree(peer, own)}) {
+  for (const RdmaPath& path : {agree(own, peer), agree(peer, own)}) {
     CHECK(path.mtu == IBV_MTU_1024);
     CHECK(path.global);
-    CHECK(path.connections == 2);
   }
   PortAddress other = peer;
   other.gidKind = GidKind::roceV1;
@@ -74,6 +72,27 @@ TEST_CASE("ibverbs: what two ports agree on") {
   CHECK(agree(own, peer).global);
   CHECK(mtuBytes(IBV_MTU_256) == 256);
   CHECK(mtuBytes(IBV_MTU_4096) == 4096);
+}
+
+TEST_CASE("ibverbs, ibgda: the route to a peer") {
+  PortAddress peer = {};
+  peer.gid = gidOf({0xfe, 0x80}, {2});
+  peer.lid = 17;
+  RdmaSettings settings;
+  settings.serviceLevel = 3;
+  settings.trafficClass = 106;
+  const ibv_ah_attr near = routeTo(peer, false, 2, 5, settings);
+  CHECK(near.is_global == 0);
+  CHECK(near.dlid == 17);
+  CHECK(near.sl == 3);
+  CHECK(near.port_num == 2);
+  const ibv_ah_attr far = routeTo(peer, true, 2, 5, settings);
+  CHECK(far.is_global == 1);
+  CHECK(far.dlid == 17);
+  CHECK(std::equal(peer.gid.begin(), peer.gid.end(), far.grh.dgid.raw));
+  CHECK(far.grh.sgid_index == 5);
+  CHECK(far.grh.traffic_class == 106);
+  CHECK(far.grh.hop_limit > 1);
 }
 
 TEST_CASE("ibverbs: settings") {

@@ -1,11 +1,12 @@
-// See port.h.
-#include "port.h"
+// See rdma_path.h.
+#include "common/rdma_path.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "common/failure.h"
 
-namespace mk::plugin::ibverbs {
+namespace mk::plugin {
 namespace {
 
 const char* nameOf(GidKind kind) {
@@ -29,7 +30,7 @@ std::string describe(const PortAddress& port) {
   return format("InfiniBand, LID %u, GID %s", port.lid, gidText(port.gid).c_str());
 }
 
-Path agree(const PortAddress& own, const PortAddress& peer) {
+RdmaPath agree(const PortAddress& own, const PortAddress& peer) {
   const auto differ = [&](const char* what) {
     fail(mkErrorTransport, "%s: %s here, %s there", what, describe(own).c_str(), describe(peer).c_str());
   };
@@ -41,13 +42,27 @@ Path agree(const PortAddress& own, const PortAddress& peer) {
   const auto valid = [](uint8_t mtu) { return mtu >= IBV_MTU_256 && mtu <= IBV_MTU_4096; };
   if (!valid(own.mtu) || !valid(peer.mtu))
     fail(mkErrorTransport, "MTU codes %u and %u; legal are 1 to 5", own.mtu, peer.mtu);
-  Path path = {};
+  RdmaPath path = {};
   path.mtu = static_cast<ibv_mtu>(std::min(own.mtu, peer.mtu));
   path.global = own.ethernet != 0 || own.needGlobal != 0 || peer.needGlobal != 0 || !sameSubnet(own.gid, peer.gid);
-  path.connections = std::min(own.connections, peer.connections);
   return path;
+}
+
+ibv_ah_attr routeTo(const PortAddress& peer, bool global, uint8_t ownPort, int gidIndex, const RdmaSettings& settings) {
+  ibv_ah_attr route = {};
+  route.dlid = peer.lid;
+  route.sl = static_cast<uint8_t>(settings.serviceLevel);
+  route.port_num = ownPort;
+  route.is_global = global ? 1 : 0;
+  if (global) {
+    std::memcpy(route.grh.dgid.raw, peer.gid.data(), peer.gid.size());
+    route.grh.sgid_index = static_cast<uint8_t>(gidIndex);
+    route.grh.hop_limit = 255;
+    route.grh.traffic_class = static_cast<uint8_t>(settings.trafficClass);
+  }
+  return route;
 }
 
 int mtuBytes(uint8_t code) { return 128 << code; }
 
-}  // namespace mk::plugin::ibverbs
+}  // namespace mk::plugin
