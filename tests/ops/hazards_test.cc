@@ -317,16 +317,18 @@ TEST_CASE("the longest time for which a thread was held up is seen") {
   const pid_t child = fork();
   if (child == 0) {
     const test::LongestGap gap;
+    int64_t seen = 0;
+    if (write(answer[1], &seen, sizeof(seen)) != sizeof(seen)) _exit(1);
     for (int i = 0; i < 1000 && gap.milliseconds() < 500; ++i)
       std::this_thread::sleep_for(std::chrono::milliseconds(10));
-    const int64_t seen = gap.milliseconds();
+    seen = gap.milliseconds();
     _exit(write(answer[1], &seen, sizeof(seen)) == sizeof(seen) ? 0 : 1);
   }
-  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  int64_t seen = 0;
+  CHECK(read(answer[0], &seen, sizeof(seen)) == sizeof(seen));  // it looks
   kill(child, SIGSTOP);
   std::this_thread::sleep_for(std::chrono::milliseconds(600));
   kill(child, SIGCONT);
-  int64_t seen = 0;
   CHECK(read(answer[0], &seen, sizeof(seen)) == sizeof(seen));
   int status = 0;
   CHECK(waitpid(child, &status, 0) == child);
