@@ -71,15 +71,7 @@ sched::KernelChoice CudaPlatform::chooseKernel(sched::KernelShape s, const sched
   if (others + 1 > clusters_)
     fail(mkErrorInvalidArgument, "the operation needs %u SMs here; config.maxSMs leaves it %u",
          (others + 1) * sched::kClusterBlocks, clusters_ * sched::kClusterBlocks);
-  if (choice.computeAgents != 0) {
-    kernel.clusters = std::clamp((choice.computeAgents + 1) / sched::kClusterBlocks, 1u, kernel.clusters);
-    if (s.operation == sched::Operation::agGemm) {
-      sched::splitK(s, &kernel);
-      sched::chooseMoves(s, &kernel);
-    } else if (kernel.paceNs != 0) {
-      kernel.paceNs = sched::linkPaceNs(kernel.clusters);
-    }
-  }
+  if (choice.computeAgents != 0) sched::limitClusters(s, choice.computeAgents, &kernel);
   return kernel;
 }
 

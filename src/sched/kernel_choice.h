@@ -215,4 +215,15 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   return c;
 }
 
+// The caller has so many blocks compute, if there are more.
+MK_HD constexpr void limitClusters(const KernelShape& s, uint32_t computeAgents, KernelChoice* c) {
+  c->clusters = static_cast<uint32_t>(larger(1, smaller((computeAgents + 1) / kClusterBlocks, c->clusters)));
+  if (s.operation == Operation::agGemm) {
+    splitK(s, c);
+    chooseMoves(s, c);
+  } else if (c->paceNs != 0) {
+    c->paceNs = linkPaceNs(c->clusters);
+  }
+}
+
 }  // namespace mk::sched
