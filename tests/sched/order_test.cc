@@ -183,7 +183,7 @@ TEST_CASE("two rounds of narrow tiles are shared evenly, announced in bands and 
   s.m = kTurnedCols + 1;
   CHECK_FALSE(chooseKernel(s).turned);
   CHECK(chooseKernel(s).tileM() == kClusterRows);
-  // More rows: of AllGather while there is a cluster for each tile, or by name.
+  // More rows: of AllGather where that is quicker, or by name.
   s.n = 4096;
   CHECK_FALSE(chooseKernel(s).turned);
   s.operation = Operation::agGemm;

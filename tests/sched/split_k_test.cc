@@ -44,7 +44,8 @@ uint64_t tilesOfPlan(const KernelShape& s, const KernelChoice& c) {
   shape.m = s.m;
   shape.n = s.n;
   shape.k = s.k;
-  shape.place.locals = s.locals;
+  shape.place.nodes = s.nodes;
+  shape.place.locals = shape.ranks.locals = s.locals;
   GemmChoice choice;
   choice.tileM = c.tileM();
   choice.tileN = c.tileN;
@@ -105,6 +106,27 @@ TEST_CASE("chunks cover a tile's columns, and none reaches beyond it") {
         covered = first + chunkCols;
       }
       CHECK(covered == tileCols);
+    }
+  }
+}
+
+// Chunks are made of 64 columns, each one of them or two, and stored by number.
+TEST_CASE("as many chunks as a tile's columns need have all of them, and no more are made than stored") {
+  for (const uint32_t tileCols : {64u, 128u, kMediumCols, 256u}) {
+    for (const uint32_t chunkCols : {32u, 64u}) {
+      if (tileCols == kMediumCols && chunkCols != 64) continue;  // results of four bytes have no such tiles
+      for (uint32_t cols = 1; cols <= tileCols; ++cols) {
+        const uint32_t stored = static_cast<uint32_t>(ceilDiv(cols, chunkCols));
+        uint32_t made = 0, covered = 0;
+        for (uint32_t band = 0; band < ceilDiv(tileCols, 64); ++band) {
+          for (uint32_t at = band * 64; at < (band + 1) * 64 && at < cols; at += chunkCols) ++made;
+        }
+        for (uint32_t i = 0; i < stored; ++i) {
+          MUST(chunkCol(i, chunkCols, tileCols) <= covered, cols << " of " << tileCols);
+          covered = chunkCol(i, chunkCols, tileCols) + chunkCols;
+        }
+        MUST(made == stored && covered >= cols && covered <= tileCols, cols << " of " << tileCols);
+      }
     }
   }
 }
@@ -174,6 +196,75 @@ TEST_CASE("split K: parts have clusters that would be idle") {
   }
   CHECK(split > 300);
   CHECK(whole > 1000);
+}
+
+// Tiles by name, as the GPU's host side takes them, and as many computing blocks as the caller says.
+TEST_CASE(
+    "split K: parts fit the clusters and the memory whatever the caller chooses, and what is chosen may be asked for") {
+  uint64_t split = 0, medium = 0;
+  const auto check = [&](const KernelShape& s, const KernelChoice& c) {
+    const auto what = [&] {
+      return std::to_string(s.m) + " x " + std::to_string(s.n) + ", K " + std::to_string(s.k) + ", " +
+             std::to_string(s.nodes) + " x " + std::to_string(s.locals) + " ranks, tileN " + std::to_string(s.tileN) +
+             ", " + std::to_string(c.clusters) + " of " + std::to_string(s.deviceClusters) + " clusters, parts " +
+             std::to_string(c.parts);
+    };
+    const uint64_t tiles = tilesOfPlan(s, c), steps = larger(1, ceilDiv(s.k, stepK(c.turned)));
+    MUST(tilesOf(s, c) == tiles, what());
+    MUST(c.clusters >= 1 && c.clusters + c.receiveClusters <= s.deviceClusters, what());
+    MUST(c.tileN != kMediumCols || s.mediumToo, what());
+    medium += c.tileN == kMediumCols;
+    MUST(c.parts >= 1 && c.parts <= steps, what());
+    if (c.parts == 1) return;
+    ++split;
+    // Each cluster has one part at most; there is memory for as many as the device has clusters, of narrow and turned tiles.
+    MUST(s.nodes == 1 && c.tileN <= 128 && tiles * c.parts <= c.clusters, what());
+    const SplitMemory memory{s.deviceClusters};
+    const uint32_t groups = c.turned ? 1 : 2;
+    const KSplit parts(static_cast<uint32_t>(steps), c.parts);
+    const uint64_t last = parts.place(static_cast<uint32_t>(tiles - 1), c.parts - 1, 1, groups - 1, groups);
+    MUST(memory.countBytes() + (last + 1) * 64 * c.tileN * sizeof(float) <= memory.bytes(), what());
+  };
+  for (const uint64_t m : {0, 1, 40, 200, 256, 300, 1100}) {
+    for (const uint64_t n : {0, 8, 264, 1024, 3584, 8192}) {
+      for (const uint64_t k : {0, 72, 8192}) {
+        for (const World world : {World{1, 1}, World{1, 2}, World{1, 8}, World{2, 1}, World{2, 4}}) {
+          for (const uint32_t tileN : {0u, 128u, kMediumCols, 256u}) {
+            for (const uint32_t clusters : {2u, 16u, 66u}) {
+              KernelShape s = shapeOf(m, n, k, world.locals, world.nodes == 1);
+              s.nodes = world.nodes;
+              s.mediumToo = s.turnable;
+              if (tileN == kMediumCols && !s.mediumToo) continue;
+              s.tileN = tileN;
+              s.deviceClusters = clusters;
+              const KernelChoice chosen = chooseKernel(s);
+              check(s, chosen);
+              for (const uint32_t agents : {1u, 2u, 5u, 7u, 32u, 131u, 2 * chosen.clusters}) {
+                KernelChoice c = chosen;
+                limitClusters(s, agents, &c);
+                check(s, c);
+                if (agents != 2 * chosen.clusters) continue;
+                KernelShape named = s;
+                named.turned = chosen.turned;
+                named.turnable = chosen.turned;
+                if (!chosen.turned) named.tileN = chosen.tileN;
+                KernelChoice again = chooseKernel(named);
+                limitClusters(named, agents, &again);
+                for (const KernelChoice& o : {c, again})
+                  MUST(o.tileN == chosen.tileN && o.turned == chosen.turned && o.clusters == chosen.clusters &&
+                           o.parts == chosen.parts && o.movers == chosen.movers && o.paceNs == chosen.paceNs &&
+                           o.chunkRows == chosen.chunkRows && o.sliceCols == chosen.sliceCols &&
+                           o.groupChunks == chosen.groupChunks,
+                       m << " x " << n << ", K " << k);
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  CHECK(split > 1000);
+  CHECK(medium > 1000);
 }
 
 TEST_CASE("allgather: tiles of the width whose rounds are the fullest") {
