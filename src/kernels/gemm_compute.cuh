@@ -71,6 +71,7 @@ class Computer {
   static constexpr int kBands = (kN + 63) / 64;
   static_assert(C::kFlagBands == 1 || C::kFlagBands == kBands);
   static_assert(!C::kSpanning || kBands <= 2);
+  static_assert(!C::kSplits || 2 * L::kFinishers * 64 * kN * 4 <= sched::SplitMemory::kSumsEach);
 
  public:
   __device__ __forceinline__ Computer(const Block<C>& b, uint32_t thread)

@@ -217,7 +217,7 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
 
 // The caller has so many blocks compute, if there are more.
 MK_HD constexpr void limitClusters(const KernelShape& s, uint32_t computeAgents, KernelChoice* c) {
-  c->clusters = static_cast<uint32_t>(larger(1, smaller((computeAgents + 1) / kClusterBlocks, c->clusters)));
+  c->clusters = static_cast<uint32_t>(larger(1, smaller(ceilDiv(computeAgents, kClusterBlocks), c->clusters)));
   if (s.operation == Operation::agGemm) {
     splitK(s, c);
     chooseMoves(s, c);
