@@ -440,6 +440,16 @@ MK_ROLE(aborts) {
   goOn(rank, nullptr, stream);
 }
 
+TEST_CASE("aborts of a rank alone whose clusters share tiles", "[failures]") {
+  MK_NEED_GPUS(1);
+  Crew crew("aborts", {1, 1}, {{"op", "gather"}, {"out", "bf16"}, {"rows", "few"}}, {}, Crew::Ranks::processes);
+  const bool finished = crew.finish(60);
+  INFO(crew.story());
+  REQUIRE(finished);
+  MK_CHECK_NOTE(crew, 0, "rounds", 0);
+  checkGoesOn(crew, 0);
+}
+
 TEST_CASE("aborts at any moment of a launch", "[failures]") {
   MK_NEED_GPUS(2);
   const World world = GENERATE(World{1, 2}, World{2, 1});

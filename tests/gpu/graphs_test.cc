@@ -38,6 +38,7 @@ MK_ROLE(replay) {
   cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
   rank.attempt("graphs", [&] {
     Case c{.m = 700, .n = 520, .k = 256, .window = rank.option("window") == "1"};
+    if (rank.option("tiles") == "few") c = {.m = 200, .n = 136, .k = 8192, .transposed = true, .window = c.window};
     c.op = test::operationOf(rank.option("op"));
     Job o(c, rank.world(), rank.rank(), comm);
     const size_t bytes = o.workspace();
@@ -115,6 +116,24 @@ MK_ROLE(replay) {
   rank.call("destroy", [&] { return mkCommDestroy(comm); });
 }
 
+namespace {
+
+void requireReplays(const World& world, const test::Options& options) {
+  Crew crew("replay", world, options);
+  const bool finished = crew.finish(100);
+  std::string how;
+  for (const auto& [name, value] : options) how += ", " + name + " " + value;
+  INFO(world.nodes << " nodes x " << world.locals << how << "\n" << crew.story());
+  REQUIRE(finished);
+  for (int r = 0; r < world.ranks(); ++r) {
+    CHECK(crew.status(r) == 0);
+    MK_CHECK_NOTE(crew, r, "graphs", 0);
+    MK_CHECK_NOTE(crew, r, "destroy", mkSuccess);
+  }
+}
+
+}  // namespace
+
 TEST_CASE("graphs are replayed with new inputs, mixed with other launches, and outlive a reservation", "[graphs]") {
   MK_NEED_GPUS(2);
   const World world = GENERATE(World{1, 2}, World{2, 1});
@@ -123,13 +142,14 @@ TEST_CASE("graphs are replayed with new inputs, mixed with other launches, and o
   if (op == "scatter" && window == "1") return;  // C is this rank's own
   // Where processes take turns on a GPU, a launch lasts several turns.
   const std::string replays = test::oneGpu() == test::OneGpu::processes ? "200" : op == "reduce" ? "10000" : "4000";
-  Crew crew("replay", world, {{"replays", replays}, {"window", window}, {"op", op}});
-  const bool finished = crew.finish(100);
-  INFO(op << ", " << world.nodes << " nodes x " << world.locals << ", window " << window << "\n" << crew.story());
-  REQUIRE(finished);
-  for (int r = 0; r < world.ranks(); ++r) {
-    CHECK(crew.status(r) == 0);
-    MK_CHECK_NOTE(crew, r, "graphs", 0);
-    MK_CHECK_NOTE(crew, r, "destroy", mkSuccess);
-  }
+  requireReplays(world, {{"replays", replays}, {"window", window}, {"op", op}, {"tiles", "many"}});
+}
+
+TEST_CASE("graphs of tiles that clusters share", "[graphs]") {
+  const World world = GENERATE(World{1, 1}, World{1, 2});
+  MK_NEED_GPUS(world.ranks());
+  requireReplays(world, {{"replays", test::oneGpu() == test::OneGpu::processes ? "200" : "2000"},
+                         {"window", "0"},
+                         {"op", "gather"},
+                         {"tiles", "few"}});
 }

@@ -11,7 +11,7 @@ using test::allGood;
 using test::Case;
 using test::Crew;
 using test::expect;
-using test::Operands;
+using test::requireCrew;
 using test::World;
 
 namespace {
@@ -160,6 +160,16 @@ TEST_CASE("progress of tiles that clusters share where few are resident", "[ops]
   allGood(crew, {1, 1});
 }
 
+namespace {
+
+// Of AllGather+GEMM, few tiles, that clusters share.
+Case smallOf(const test::Rank& rank) {
+  if (rank.option("op") == "reduce") return {.m = 600, .n = 520, .k = 128};
+  return {.op = MK_OP_ALL_GATHER_GEMM, .m = 64, .n = 136, .k = 4096, .transposed = true};
+}
+
+}  // namespace
+
 MK_ROLE(several) {
   mkComm_t comms[2] = {};
   cudaStream_t streams[2] = {};
@@ -172,27 +182,24 @@ MK_ROLE(several) {
   }
   rank.attempt("cases", [&] {
     for (int round = 0; round < 20; ++round) {
-      std::unique_ptr<Operands> operands[2];
+      std::unique_ptr<test::Job> jobs[2];
       for (int i = 0; i < 2; ++i) {
-        Case c{.m = 600, .n = 520, .k = 128, .window = round % 2 == 0};
+        Case c = smallOf(rank);
+        c.window = round % 2 == 0;
         c.seed = static_cast<uint64_t>(2 * round + i) + 1;
-        operands[i] = std::make_unique<Operands>(c, rank.world(), rank.rank(), comms[i]);
-        const mkGemmAllReduceArgs_t args = operands[i]->args();
-        size_t bytes = 0;
-        expect(mkOpWorkspaceSize(comms[i], MK_OP_GEMM_ALL_REDUCE, &args, &bytes), "workspace");
-        expect(mkCommReserve(comms[i], bytes), "reserve", comms[i]);
+        jobs[i] = std::make_unique<test::Job>(c, rank.world(), rank.rank(), comms[i]);
+        jobs[i]->reserve();
       }
       for (int i = 0; i < 2; ++i) {  // in opposite order on neighbouring ranks
         const int which = (i + rank.rank() + round) % 2;
-        const mkGemmAllReduceArgs_t args = operands[which]->args();
-        expect(mkGemmAllReduce(comms[which], &args, streams[which]), "launch", comms[which]);
+        expect(jobs[which]->launch(streams[which]), "launch", comms[which]);
       }
       for (int i = 0; i < 2; ++i) {
         test::synchronize(streams[i]);
         mkResult_t async = mkSuccess;
         expect(mkCommGetAsyncError(comms[i], &async), "async");
         expect(async, "asynchronous", comms[i]);
-        operands[i]->check();
+        jobs[i]->check();
       }
     }
   });
@@ -202,11 +209,9 @@ MK_ROLE(several) {
 TEST_CASE("two communicators share the GPUs, in opposite order", "[ops]") {
   MK_NEED_GPUS(2);
   const World world = GENERATE(World{1, 2}, World{2, 1});
-  Crew crew("several", world);
-  const bool finished = crew.finish(60);
-  INFO(world.nodes << " nodes x " << world.locals << "\n" << crew.story());
-  REQUIRE(finished);
-  allGood(crew, world);
+  const std::string op = GENERATE("reduce", "gather");
+  if (op == "gather" && world.nodes > 1) return;  // whose tiles are not shared
+  requireCrew("several", world, {{"op", op}}, {}, 60);
 }
 
 MK_ROLE(streams) {
@@ -215,33 +220,26 @@ MK_ROLE(streams) {
   for (cudaStream_t& s : streams) test::cuda(cudaStreamCreateWithFlags(&s, cudaStreamNonBlocking), "stream");
   rank.attempt("cases", [&] {
     // Launched on one stream after the other without a wait between: they run in the order of the calls.
-    const Case c{.m = 512, .n = 384, .k = 128, .window = true};
-    std::vector<std::unique_ptr<Operands>> operands;
+    std::vector<std::unique_ptr<test::Job>> jobs;
     for (int i = 0; i < 12; ++i) {
-      Case mine = c;
-      mine.seed = static_cast<uint64_t>(i) + 1;
-      operands.push_back(std::make_unique<Operands>(mine, rank.world(), rank.rank(), comm));
+      Case c = smallOf(rank);
+      c.window = true;
+      c.seed = static_cast<uint64_t>(i) + 1;
+      jobs.push_back(std::make_unique<test::Job>(c, rank.world(), rank.rank(), comm));
     }
-    for (size_t i = 0; i < operands.size(); ++i) {
-      const mkGemmAllReduceArgs_t args = operands[i]->args();
-      expect(mkGemmAllReduce(comm, &args, i % 4 == 3 ? test::plainStream() : streams[i % 4]), "launch", comm);
-    }
+    for (size_t i = 0; i < jobs.size(); ++i)
+      expect(jobs[i]->launch(i % 4 == 3 ? test::plainStream() : streams[i % 4]), "launch", comm);
     for (cudaStream_t s : streams) test::synchronize(s);
     test::synchronize(test::plainStream());
     mkResult_t async = mkSuccess;
     expect(mkCommGetAsyncError(comm, &async), "async");
     expect(async, "asynchronous", comm);
-    for (const auto& o : operands) o->check();
+    for (const auto& job : jobs) job->check();
   });
   rank.call("destroy", [&] { return mkCommDestroy(comm); });
 }
 
 TEST_CASE("launches on several streams run in the order of the calls", "[ops]") {
   MK_NEED_GPUS(2);
-  const World world{1, 2};
-  Crew crew("streams", world);
-  const bool finished = crew.finish(60);
-  INFO(crew.story());
-  REQUIRE(finished);
-  allGood(crew, world);
+  requireCrew("streams", {1, 2}, {{"op", GENERATE("reduce", "gather")}}, {}, 60);
 }

@@ -167,7 +167,7 @@ TEST_CASE("initialisation has one deadline, of which every step takes its part",
       note();
       --waiting;
     }
-    while (waiting > 0) sleepMs(1);
+    for (int i = 0; i < 20000 && waiting > 0; ++i) sleepMs(1);  // not for ever where another has failed
     bootstrap->depart(0);
   });
   outcomes.erase(outcomes.begin() + 1);
@@ -191,13 +191,13 @@ TEST_CASE("of deadlines that differ the earliest holds, and is named", "[bootstr
     const auto bootstrap = mk::Bootstrap::join(id, test::identity(rank, 3), rank == 1 ? 1000 : 8000, {});
     bootstrap->initialised();
     ++ready;
-    while (ready < 3) sleepMs(1);
+    for (int i = 0; i < 20000 && ready < 3; ++i) sleepMs(1);
     if (rank == 1) sleepMs(100);
     if (rank != 2) {
       outcome = test::run([&](Outcome&) { bootstrap->agree(mkSuccess, "", "reserve"); });
       --waiting;
     }
-    while (waiting > 0) sleepMs(1);
+    for (int i = 0; i < 20000 && waiting > 0; ++i) sleepMs(1);  // not for ever where another has failed
     bootstrap->depart(0);
   });
   outcomes.pop_back();
