@@ -2,6 +2,8 @@
 # Installs what is missing, builds, and runs the whole suite: sh tests/run.sh [--long]
 # On Debian 12 or Ubuntu 24.04, as root or with sudo.  Three builds: build/ (plain), build-asan/ (address and undefined
 # behaviour sanitizers), build-tsan/ (thread sanitizer); a second run reuses them.  --long adds the soaks, in build/ only.
+# MKERNEL_TEST_MINUTES (0: as long as it takes): a sanitizers' build that would not be done by then, judged by what the plain
+# one took, is left out, and counts as skipped.
 # The last line is "N passed, N failed, N skipped"; the exit status is 0 if nothing failed and something passed.
 set -u
 cd "$(dirname "$0")/.." || exit 1
@@ -31,6 +33,7 @@ export OMPI_ALLOW_RUN_AS_ROOT=1 OMPI_ALLOW_RUN_AS_ROOT_CONFIRM=1 OMPI_MCA_rmaps_
 export OMPI_MCA_plm=isolated OMPI_MCA_btl=self,vader OMPI_MCA_pml=ob1 OMPI_MCA_oob_tcp_if_include=lo
 
 broken=
+left_out=
 
 configure() { # DIRECTORY OPTIONS...
   directory=$1
@@ -60,6 +63,17 @@ run_tests() { # DIRECTORY OPTIONS...
   run_shown "$directory/test.log" $wrapper meson test -C "$directory" --no-rebuild --print-errorlogs "$@" || true
 }
 
+# Whether there is time for what takes PERCENT of the time up to the end of the plain run.
+time_for() { # DIRECTORY PERCENT
+  minutes=${MKERNEL_TEST_MINUTES:-0}
+  needed=$((plain_seconds * $2 / 100))
+  now=$(($(date +%s) - steps_start))
+  [ "$minutes" -eq 0 ] || [ $((now + needed)) -le $((minutes * 60)) ] && return 0
+  step "$1 is left out: MKERNEL_TEST_MINUTES=$minutes, and it would take about $((needed / 60 + 1)) more"
+  left_out="$left_out $1"
+  return 1
+}
+
 steps_begin 7
 step "packages"
 sh tests/support/packages.sh build mpi test vm lint || exit 1
@@ -71,12 +85,13 @@ if build build; then
     run_tests build
   fi
 fi
+plain_seconds=$(($(date +%s) - steps_start))
 # Without -Db_lundef=false clang refuses to link sanitized libraries; gcc does not mind.
-build build-asan -Db_sanitize=address,undefined -Db_lundef=false -Dperf=disabled &&
+time_for build-asan 110 && build build-asan -Db_sanitize=address,undefined -Db_lundef=false -Dperf=disabled &&
   run_tests build-asan --no-suite plain --timeout-multiplier 3
-build build-tsan -Db_sanitize=thread -Db_lundef=false -Dperf=disabled &&
+time_for build-tsan 70 && build build-tsan -Db_sanitize=thread -Db_lundef=false -Dperf=disabled &&
   run_tests build-tsan --no-suite plain --timeout-multiplier 4
 
 printf '\nAll test runs took %s.\n' "$(elapsed_time)"
 # shellcheck disable=SC2086
-exec python3 tests/support/summary.py --broken "$broken" build build-asan build-tsan
+exec python3 tests/support/summary.py --broken "$broken" --left-out "$left_out" build build-asan build-tsan

@@ -16,7 +16,7 @@ FAILED = {"name": "e", "result": "FAIL", "stdout": "CASES: 4 passed, 2 failed\n"
 CRASHED = {"name": "f", "result": "FAIL", "stdout": "CASES: 4 passed, 0 failed\n", "stderr": "LeakSanitizer: leaks"}
 TIMEOUT = {"name": "g", "result": "TIMEOUT", "stdout": ""}
 
-# (tests by directory, directories that did not build, wanted last line, wanted exit status)
+# (tests by directory, directories that did not build, wanted last line, wanted exit status); "late" is left out.
 SCENES = [
     ({"x": [OK, CASES]}, "", "8 passed, 0 failed, 0 skipped", 0),
     ({"x": [OK, SKIPPED, SKIPPED_CASE]}, "", "3 passed, 0 failed, 2 skipped", 0),
@@ -27,6 +27,10 @@ SCENES = [
     ({"x": [OK, TIMEOUT]}, "", "1 passed, 1 failed, 0 skipped", 1),
     ({"x": [OK], "y": None}, "", "1 passed, 1 failed, 0 skipped", 1),  # no results at all
     ({"x": [OK], "y": [OK]}, " y", "1 passed, 1 failed, 0 skipped", 1),
+    ({"x": [OK], "late": None}, "", "1 passed, 0 failed, 1 skipped", 0),
+    ({"x": [OK], "late": [FAILED]}, "", "1 passed, 0 failed, 1 skipped", 0),  # of an earlier run
+    ({"x": [FAILED], "late": None}, "", "4 passed, 2 failed, 1 skipped", 1),
+    ({"late": None}, "", "0 passed, 0 failed, 1 skipped", 1),
     ({"x": [SKIPPED]}, "", "0 passed, 0 failed, 1 skipped", 1),  # nothing ran
 ]
 
@@ -41,11 +45,11 @@ def main():
                 logs.mkdir(parents=True)
                 if results is not None:
                     (logs / "testlog.json").write_text("".join(json.dumps(r) + "\n" for r in results))
-            done = subprocess.run([sys.executable, script, "--broken", broken, *tests], cwd=folder, capture_output=True,
-                                  text=True, check=False)
+            done = subprocess.run([sys.executable, script, "--broken", broken, "--left-out", "late", *tests], cwd=folder,
+                                  capture_output=True, text=True, check=False)
         last = done.stdout.splitlines()[-1] if done.stdout else done.stderr
         # What failed tests said last, and no others.
-        results = [r for name, rs in tests.items() if rs and name not in broken for r in rs]
+        results = [r for name, rs in tests.items() if rs and name not in broken and name != "late" for r in rs]
         shown = {r["name"] for r in results if f"{r['name']} ended with:\n" in done.stdout}
         failed = {r["name"] for r in results if r["result"] in ("FAIL", "TIMEOUT")}
         said = all(f"  | {r['stderr']}" in done.stdout for r in results if r.get("stderr"))

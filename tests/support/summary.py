@@ -4,7 +4,7 @@
 Unit tests print "CASES: N passed, N failed" at their end and count by test case; every other test counts as one.  A test
 that could not run prints "SKIP: reason" and exits with 77; a test case of a unit test that could not run prints "SKIP CASE:
 reason" and counts there as passed, so it is taken off again.  The reasons are shown.  A build directory that did not
-build, or whose tests left no results, counts as one failure.  Prints as its very last line
+build, or whose tests left no results, counts as one failure; one that was left out, as one skipped test.  Prints as its very last line
 "N passed, N failed, N skipped"; exits with 0 if nothing failed and something passed.
 """
 
@@ -56,10 +56,13 @@ class Summary:
         self.failures.append(line)
 
 
-def summarise(directories, broken):
+def summarise(directories, broken, left_out):
     summary = Summary()
     for directory in directories:
         log = pathlib.Path(directory) / "meson-logs" / "testlog.json"
+        if directory in left_out:
+            summary.skipped.append(f"{directory}: all of it, for want of time (MKERNEL_TEST_MINUTES)")
+            continue
         if directory in broken:
             summary.add_failure(f"{directory}: did not build")
             continue
@@ -74,9 +77,10 @@ def summarise(directories, broken):
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--broken", default="", help="directories that did not build, separated by blanks")
+    parser.add_argument("--left-out", default="", help="directories that were not built, likewise")
     parser.add_argument("directories", nargs="+")
     arguments = parser.parse_args()
-    summary = summarise(arguments.directories, arguments.broken.split())
+    summary = summarise(arguments.directories, arguments.broken.split(), arguments.left_out.split())
     if summary.skipped:
         print("Skipped:\n" + "\n".join(f"  {line}" for line in summary.skipped))
     if summary.said:
