@@ -89,7 +89,7 @@ plain_seconds=$(($(date +%s) - steps_start))
 # Without -Db_lundef=false clang refuses to link sanitized libraries; gcc does not mind.
 time_for build-asan 110 && build build-asan -Db_sanitize=address,undefined -Db_lundef=false -Dperf=disabled &&
   run_tests build-asan --no-suite plain --timeout-multiplier 3
-time_for build-tsan 70 && build build-tsan -Db_sanitize=thread -Db_lundef=false -Dperf=disabled &&
+time_for build-tsan 90 && build build-tsan -Db_sanitize=thread -Db_lundef=false -Dperf=disabled &&
   run_tests build-tsan --no-suite plain --timeout-multiplier 4
 
 printf '\nAll test runs took %s.\n' "$(elapsed_time)"
