@@ -41,9 +41,9 @@ __device__ __forceinline__ void watch(const Block<C>& b, bool computes, bool con
   __syncwarp();
   if (computes) watchRows(b, lane);
   if (lane != 0) return;
-  // Where nobody is told anything, the count is on its way while the last tile is being stored: whoever has no tile left uses none
-  // of the words that the last resets.  (An abort seen later than here, by whoever stores or counts a part of a tile, no longer keeps
-  // this launch from being closed; all after it leave all the same.)
+  // Where nobody is told anything, the count is on its way while the last tile is being stored: whoever has no tile left uses
+  // none of the words that the last resets.  (An abort seen later than here, by whoever stores or counts a part of a tile, no
+  // longer keeps this launch from being closed; all after it leave all the same.)
   const bool early = b.alone() && b.p.choice.movers == 0;
   uint64_t* const finished = platform.own(protocol::OwnLayout::finished);
   uint64_t before = 0;

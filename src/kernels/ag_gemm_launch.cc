@@ -24,7 +24,8 @@ std::string launchAgGemm(const RankMemory& memory, const sched::AgGemmPlan& plan
   p.split = sched::KSplit(p.kSteps, choice.parts);
   if (choice.parts > 1) {
     p.order.split(choice.parts);
-    // Kernels of more columns would compute each tile so many times, and a part of no steps would leave what the one before had.
+    // Kernels of more columns would compute each tile so many times, and a part of no steps would leave what the one before
+    // had.
     if (choice.tileN > 128 || choice.parts > p.kSteps || p.order.positions > memory.splitSlots ||
         memory.splitSlots > kMostSplitTiles)
       return "launching AllGather+GEMM: these tiles are not to be had in so many parts (an error of the library)";

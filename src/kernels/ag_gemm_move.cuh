@@ -217,7 +217,8 @@ __device__ __forceinline__ void storeTiles(const Block<C>& b) {
     // User memory is written once all have entered with the same plan, and not by a launch that only leaves: those of the one that
     // failed had entered.
     if (!entered && !bad && (!b.alone() || b.split())) {
-      // Producer: this launch's control agent.  Alone there is nobody to wait for; but parts of a launch that failed may be counted still.
+      // Producer: this launch's control agent.  Alone there is nobody to wait for; but parts of a launch that failed may be
+      // counted still.
       bad = platform.leaving() ||
             (!b.alone() && !platform.wait(protocol::own(protocol::OwnLayout::allEntered), platform.epoch(),
                                           protocol::Match::equal, protocol::Why{protocol::Stage::entered, -1, -1, 0}));

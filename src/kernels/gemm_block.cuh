@@ -73,8 +73,8 @@ struct Layout {
   static constexpr uint32_t kRowsKnown = kHanded;     // AllGather: tiles whose rows of A have come
   static constexpr uint32_t kControl = kFailed + 4;   // 1: this block has the control role
   static constexpr uint32_t kTicket = kControl + 4;   // of the cluster, where some do not compute
-  // Where K is split: whether a warpgroup was the last of its tile's parts to come, and for each chunk whether it holds nothing,
-  // since the tile is finished elsewhere.
+  // Where K is split: whether a warpgroup was the last of its tile's parts to come, and for each chunk whether it holds
+  // nothing, since the tile is finished elsewhere.
   static constexpr uint32_t kLastPart = kTicket + 4;
   static constexpr uint32_t kNothing = kLastPart + 4 * kFinishers;
   static constexpr uint32_t kEnd = kNothing + 4 * kFinishers * kBuffers;

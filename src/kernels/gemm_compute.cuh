@@ -181,8 +181,8 @@ class Computer {
   }
 
  private:
-  // As one value for a whole warp: branches depend on it (see TaskReader::readUniform()), and places of operands, which the matrix
-  // instructions take from the warp's own registers.
+  // As one value for a whole warp: branches depend on it (see TaskReader::readUniform()), and places of operands, which the
+  // matrix instructions take from the warp's own registers.
   static __device__ __forceinline__ uint32_t groupOf(uint32_t thread) {
     return __shfl_sync(0xffffffffu, thread >> 7, 0);
   }
@@ -269,8 +269,8 @@ class Computer {
     return p_.memory.splitSums + p_.split.place(t.splitTile, part, b_.index, group_, L::kFinishers) * (64 * kN * 4) +
            thread_ * 16;
   }
-  // Leaves them.  True: all other parts have been left before.  A part that is worth nothing is not counted, so that nobody finishes
-  // the tile.
+  // Leaves them.  True: all other parts have been left before.  A part that is worth nothing is not counted, so that nobody
+  // finishes the tile.
   template <int kPieces>
   __device__ __forceinline__ bool leavePart(const float* v, const Task& t) {
     char* const to = partAt(t, t.part);

@@ -160,9 +160,10 @@ class Pace {
   uint64_t next_ = 0;
 };
 
-// What goes ahead of a local peer's entering, on one node: its bank is free once it has published done() of the operation before
-// last, and what lies there is used only after both have compared their plans.  With several nodes its rail writes there too, and only
-// its entering says that the rail's old writes cannot be repeated any more; nor may user memory be written before.
+// What goes ahead of a local peer's entering, on one node: its bank is free once it has published done() of the operation
+// before last, and what lies there is used only after both have compared their plans.  With several nodes its rail writes there
+// too, and only its entering says that the rail's old writes cannot be repeated any more; nor may user memory be written
+// before.
 class FreeBanks {
  public:
   // Until local rank `peer`'s is free.

@@ -16,8 +16,8 @@ struct KernelEntry {
   void (*kernel)(Params) = nullptr;
   uint32_t sharedBytes = 0;
 };
-// Tiles of one owner, narrow or wide; then, where there are such, turned ones, spanning ones, and those between narrow and wide.  In
-// pairs, B is (N, K), or has N contiguous, but for turned and medium ones.
+// Tiles of one owner, narrow or wide; then, where there are such, turned ones, spanning ones, and those between narrow and
+// wide.  In pairs, B is (N, K), or has N contiguous, but for turned and medium ones.
 enum KernelEntries : uint32_t {
   entryNarrow = 0,
   entryWide = 2,

@@ -19,8 +19,8 @@ struct KernelDevice {
 // Loads every kernel onto the current device, so that no launch does, and asks what fits.  "" or what failed.
 std::string loadKernels(KernelDevice* device);
 
-// Whether lean instances can run it: on one node, a plain product whose results are and travel as the inputs' type, and, of AllReduce, C
-// in a window or of one rank (`staged`: it is an ordinary pointer).
+// Whether lean instances can run it: on one node, a plain product whose results are and travel as the inputs' type, and, of
+// AllReduce, C in a window or of one rank (`staged`: it is an ordinary pointer).
 inline bool isLean(const protocol::GemmOperands& op, const sched::Place& place, bool staged = false) {
   return place.nodes == 1 && isPlain(op) && op.out != protocol::Type::f32 && op.wire != protocol::Type::f32 &&
          !(staged && place.locals > 1);

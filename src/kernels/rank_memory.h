@@ -35,7 +35,8 @@ struct RankMemory {
   const protocol::Mlx5Queue* cardQueues = nullptr;  // device memory, by node; null: agents post to the ring
   const uint32_t* rankTable =
       nullptr;  // device memory: global rank by node * locals + local; null: that number is the rank
-  // Device memory, on one node: where clusters have parts of a tile's K each, sums of each part, and how many have come (SplitMemory in sched/split_k.h).
+  // Device memory, on one node: where clusters have parts of a tile's K each, sums of each part, and how many have come
+  // (SplitMemory in sched/split_k.h).
   char* splitSums = nullptr;
   uint64_t* splitCounts = nullptr;
   uint32_t splitSlots = 0;                 // parts of tiles that there is room for

@@ -104,8 +104,8 @@ MK_HD constexpr void chooseMoves(const KernelShape& s, KernelChoice* c) {
   }
 }
 
-// Rows of tiles, and how many there are.  No tile has rows of two shards, where there are any, unless it spans them or is turned; a
-// short shard has places for those it lacks.
+// Rows of tiles, and how many there are.  No tile has rows of two shards, where there are any, unless it spans them or is
+// turned; a short shard has places for those it lacks.
 MK_HD constexpr uint64_t tileRowsOf(const KernelShape& s, const KernelChoice& c) {
   if (c.turned || c.spanning) return ceilDiv(s.m, c.turned ? kTurnedCols : kClusterRows);
   const Shards shards{s.m, s.operation == Operation::gemmAr ? 1 : s.locals * s.nodes};

@@ -1,5 +1,5 @@
-// Which rows of a spanning tile (gemm_rs.h) are whose, in 32-bit arithmetic without a division by what is not known beforehand: what
-// the agents of a GPU ask of each part of a tile.  Tests compare it with GemmRsPlan.
+// Which rows of a spanning tile (gemm_rs.h) are whose, in 32-bit arithmetic without a division by what is not known beforehand:
+// what the agents of a GPU ask of each part of a tile.  Tests compare it with GemmRsPlan.
 #pragma once
 
 #include "sched/common.h"
@@ -16,8 +16,9 @@ struct RowSpan {
   }
 };
 
-// The rows of C that a part of a tile has: `height` of the tile's rows, from `first` on, as far as the tile has so many.  turned: the
-// tile's rows are columns of C, and a part with any has all the tile's rows of C.  Step: TileStep, or what has its words.
+// The rows of C that a part of a tile has: `height` of the tile's rows, from `first` on, as far as the tile has so many.
+// turned: the tile's rows are columns of C, and a part with any has all the tile's rows of C.  Step: TileStep, or what has its
+// words.
 template <class Step>
 MK_HD constexpr RowSpan rowsOfPart(const Step& t, bool turned, uint32_t first, uint32_t height) {
   const RowSpan all = {t.row, t.row + t.rows}, some = {t.row + first, t.row + first + height};
@@ -25,8 +26,8 @@ MK_HD constexpr RowSpan rowsOfPart(const Step& t, bool turned, uint32_t first, u
   if (!turned || part.empty()) return part;
   return {t.col, t.col + t.cols};
 }
-// Of what is announced as one, one of the tile's `parts` (GemmRsPlan::ownSpanningParts()): turned, also where the tile is so short that
-// the part has no row of it.
+// Of what is announced as one, one of the tile's `parts` (GemmRsPlan::ownSpanningParts()): turned, also where the tile is so
+// short that the part has no row of it.
 template <class Step>
 MK_HD constexpr RowSpan rowsOfBlock(const Step& t, bool turned, uint32_t first, uint32_t height) {
   if (turned) return {t.col, t.col + t.cols};

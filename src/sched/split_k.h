@@ -1,7 +1,7 @@
-// Tiles of which several clusters each multiply a part of K, where there are too few for all clusters to have one.  Every part leaves
-// its sums in memory and counts itself; whoever is last to come adds all of them, in the order of the parts, and finishes the
-// tile.  So nobody waits for a cluster that may not be resident, and the result does not depend on who was last.  (Split-K, as
-// in "Stream-K", Osama et al., arXiv:2301.03598, whose tiles are finished by the first part instead.)
+// Tiles of which several clusters each multiply a part of K, where there are too few for all clusters to have one.  Every part
+// leaves its sums in memory and counts itself; whoever is last to come adds all of them, in the order of the parts, and
+// finishes the tile.  So nobody waits for a cluster that may not be resident, and the result does not depend on who was last.
+// (Split-K, as in "Stream-K", Osama et al., arXiv:2301.03598, whose tiles are finished by the first part instead.)
 #pragma once
 
 #include "sched/common.h"
@@ -24,7 +24,8 @@ struct KSplit {
       : parts(allParts), base(steps / allParts), longer(steps % allParts) {}
 
   MK_HD constexpr KSteps of(uint32_t part) const { return {part, parts, base + (part < longer ? 1 : 0)}; }
-  // Place of what a warpgroup leaves of a part of a tile, in units of that; of a cluster's two blocks each has `groups` that leave some.
+  // Place of what a warpgroup leaves of a part of a tile, in units of that; of a cluster's two blocks each has `groups` that
+  // leave some.
   MK_HD constexpr uint64_t place(uint32_t tile, uint32_t part, uint32_t block, uint32_t group, uint32_t groups) const {
     return ((uint64_t{tile} * parts + part) * 2 + block) * groups + group;
   }

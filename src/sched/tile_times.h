@@ -5,15 +5,15 @@
 
 namespace mk::sched {
 
-// Few rows are computed in tiles of the product transposed: kTurnedRows rows of it, which are columns of C, half of them in each
-// block, by kTurnedCols.  A block's warpgroups have the same rows, and half of each step's K each.
+// Few rows are computed in tiles of the product transposed: kTurnedRows rows of it, which are columns of C, half of them in
+// each block, by kTurnedCols.  A block's warpgroups have the same rows, and half of each step's K each.
 constexpr uint32_t kTurnedRows = 128;
 constexpr uint32_t kTurnedCols = 64;
 // Tiles of so many columns are what AllGather+GEMM may have besides 128 and 256, where they fill their last round better.
 constexpr uint32_t kMediumCols = 224;
 
-// First column of the n-th chunk, of 32 or 64 columns, of a tile of so many.  The last one ends with the tile: where that has half a
-// chunk more than whole ones, columns of the one before are in it too.
+// First column of the n-th chunk, of 32 or 64 columns, of a tile of so many.  The last one ends with the tile: where that has
+// half a chunk more than whole ones, columns of the one before are in it too.
 MK_HD constexpr uint32_t chunkCol(uint32_t n, uint32_t chunkCols, uint32_t tileCols) {
   if (tileCols % 64 == 0) return n * chunkCols;
   return n * chunkCols + chunkCols <= tileCols ? n * chunkCols : tileCols - chunkCols;
@@ -24,8 +24,8 @@ MK_HD constexpr uint32_t stepK(bool turned) { return turned ? 128 : 64; }
 
 constexpr uint32_t kMostParts = 8;  // of a tile's K (split_k.h)
 
-// In nanoseconds on an H200 all of whose SMs compute: a step of a tile; where it has several parts, to leave one and find out that it is
-// the last, and to add each of the others.
+// In nanoseconds on an H200 all of whose SMs compute: a step of a tile; where it has several parts, to leave one and find out
+// that it is the last, and to add each of the others.
 struct TileTimes {
   uint32_t step = 0, leave = 0, add = 0;
   uint32_t mostParts = kMostParts;

@@ -25,8 +25,8 @@ const Case kCase{.m = 520, .n = 392, .k = 96, .window = true};
 
 void sleepMs(int ms) { std::this_thread::sleep_for(std::chrono::milliseconds(ms)); }
 
-// Large operands without contents: one launch takes about 2 ms.  Of few rows, where tiles of GEMM+ReduceScatter and AllGather+GEMM are
-// turned and span shards, and clusters share those of the latter, which has few columns too: some 20 us.
+// Large operands without contents: one launch takes about 2 ms.  Of few rows, where tiles of GEMM+ReduceScatter and
+// AllGather+GEMM are turned and span shards, and clusters share those of the latter, which has few columns too: some 20 us.
 struct Large {
   static constexpr int64_t kSize = 8192, kFewRows = 64, kFewCols = 1024;
   const int op;

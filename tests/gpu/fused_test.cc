@@ -128,8 +128,8 @@ std::vector<AgCase> gatherCases(bool network) {
     // And of more rows than a tile has; on a rank with more columns not.
     add({.m = 256, .n = 264, .k = 1096, .transposed = true, .inPlace = true});
     add({.m = 201, .n = 136, .nStep = 12800, .k = 328, .transposed = true});
-    // Few columns, so that clusters share tiles, each with a part of K: turned, of rows of several ranks and of one, with a warpgroup
-    // and a block that have no rows, and more than one chunk that waits for a buffer.
+    // Few columns, so that clusters share tiles, each with a part of K: turned, of rows of several ranks and of one, with a
+    // warpgroup and a block that have no rows, and more than one chunk that waits for a buffer.
     add({.m = 64, .n = 256, .k = 8192, .transposed = true});
     add({.m = 17, .n = 1000, .k = 5000, .in = mkFloat16, .out = mkFloat16, .transposed = true, .inPlace = true});
     add({.m = 256, .n = 200, .nStep = 128, .k = 8192});
@@ -142,7 +142,8 @@ std::vector<AgCase> gatherCases(bool network) {
     AgCase named{.m = 200, .n = 520, .k = 136, .transposed = true};
     named.tune.tileM = 64;
     if (!network) add(named);
-    // Tiles of 224 columns, by name, whose last chunk begins within the one before: whole, and that end within any of the chunks.
+    // Tiles of 224 columns, by name, whose last chunk begins within the one before: whole, and that end within any of the
+    // chunks.
     for (const int64_t n : {224, 424, 400, 320, 8}) {
       AgCase medium{.m = 520, .n = n, .nStep = 8, .k = 328, .transposed = true, .inPlace = true, .padding = 8};
       medium.tune.tileN = 224;

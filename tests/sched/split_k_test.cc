@@ -1,5 +1,5 @@
-// Parts of a tile's K: each step in one of them, in the order of tiles, and how many the choice makes; which tiles are chosen by
-// their times.
+// Parts of a tile's K: each step in one of them, in the order of tiles, and how many the choice makes; which tiles are chosen
+// by their times.
 #include <set>
 
 #include "ag_worlds.h"
