@@ -64,6 +64,7 @@ sched::KernelChoice CudaPlatform::chooseKernel(sched::KernelShape s, const sched
   s.locals = place.locals;
   s.nodes = place.nodes;
   s.deviceClusters = clusters_;
+  s.cacheBytes = cacheBytes_;
   s.tileN = choice.tileN;
   s.receiveAgents = choice.receiveAgents;
   sched::KernelChoice kernel = sched::chooseKernel(s);

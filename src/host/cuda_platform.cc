@@ -48,6 +48,7 @@ CudaPlatform::CudaPlatform(const Settings& settings) {
     fail(mkErrorUnhandledCuda, "%s", why.c_str());
   smCount_ = static_cast<uint32_t>(properties.multiProcessorCount);
   clusters_ = loaded.clusters;
+  cacheBytes_ = static_cast<uint64_t>(properties.l2CacheSize);
   if (settings.maxSMs != 0 && settings.maxSMs < smCount_) {
     smCount_ = settings.maxSMs;
     clusters_ = std::min(clusters_, settings.maxSMs / sched::kClusterBlocks);

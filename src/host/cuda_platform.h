@@ -98,6 +98,7 @@ class CudaPlatform final : public Platform {
 
   int device_ = 0;
   uint32_t smCount_ = 0, clusters_ = 0;
+  uint64_t cacheBytes_ = 0;  // of the L2
   std::array<uint8_t, 16> uuid_ = {};
   cudaStream_t side_ = nullptr;   // looks at words, revokes
   cudaStream_t flags_ = nullptr;  // the proxy's

@@ -73,6 +73,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
 
   sched::AgStep step;
   const bool known = warp == 0 && firstTile(b, &step);
+  if (known && p.choice.streamsB && electOne()) fetchAhead(b, step);
+  __syncwarp();
   startBlock(b);
   awaitTurn(b);
   // Control is with the sending cluster; where there is none, with the first to come.

@@ -13,7 +13,8 @@ class TileLoader {
   using L = typename C::L;
 
  public:
-  __device__ __forceinline__ explicit TileLoader(const Block<C>& b) : b_(b) {}
+  __device__ __forceinline__ explicit TileLoader(const Block<C>& b)
+      : b_(b), weights_(cachePolicy(b.p.choice.streamsB)) {}
 
   // The first steps of a tile, which tile() goes on with.  Nothing has been loaded yet.
   __device__ __forceinline__ void begin(const CUtensorMap* a, const CUtensorMap* b, uint32_t row, uint32_t col,
@@ -70,17 +71,25 @@ class TileLoader {
     const uint32_t to = b_.at(stage * b_.stageBytes());
     const uint32_t full = b_.at(L::kFull + 8 * stage);
     barrierExpect(full, b_.stageBytes());
-    for (uint32_t i = 0; i < L::kStepK / kBoxK; ++i)
-      loadBox(to + i * kChunkBytes, a, k * L::kStepK + i * kBoxK, row, full);
+    for (uint32_t i = 0; i < L::kStepK / kBoxK; ++i) {
+      const uint32_t x = k * L::kStepK + i * kBoxK;
+      if constexpr (C::kTurned) {
+        loadBox(to + i * kChunkBytes, a, x, row, full, weights_);
+      } else {
+        loadBox(to + i * kChunkBytes, a, x, row, full);
+      }
+    }
   }
   __device__ __forceinline__ void stepB(const CUtensorMap* b, uint32_t col, uint32_t k) {
     const uint32_t half = b_.at(stage_ * b_.stageBytes()) + L::kABytes + b_.index * b_.halfOfB();
     const uint32_t full = b_.at(L::kFull + 8 * stage_);
     if constexpr (C::kAlongN) {
       for (uint32_t i = 0; i < C::kN / 128; ++i)
-        loadBoxToAll(half + i * kChunkBytes, b, col + 64 * i, k * L::kStepK, full, 3);
+        loadBoxToAll(half + i * kChunkBytes, b, col + 64 * i, k * L::kStepK, full, 3, weights_);
+    } else if constexpr (C::kTurned) {
+      loadBoxToAll(half, b, k * L::kStepK + b_.index * kBoxK, col, full, 3);
     } else {
-      loadBoxToAll(half, b, k * L::kStepK + (C::kTurned ? b_.index * kBoxK : 0), col, full, 3);
+      loadBoxToAll(half, b, k * L::kStepK, col, full, 3, weights_);
     }
     next();
   }
@@ -92,6 +101,7 @@ class TileLoader {
   }
 
   const Block<C>& b_;
+  const CachePolicy weights_;  // of the operation's B
   uint32_t stage_ = 0, parity_ = 1, begun_ = 0, begunA_ = 0;
 };
 

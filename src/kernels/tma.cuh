@@ -26,6 +26,38 @@ __device__ __forceinline__ void loadBoxToAll(uint32_t to, const CUtensorMap* map
       "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(blocks)
       : "memory");
 }
+// For how long the L2 cache keeps what is loaded with it.
+using CachePolicy = uint64_t;
+// first: no longer than all else, since nobody will read it again.
+__device__ __forceinline__ CachePolicy cachePolicy(bool first) {
+  CachePolicy policy;
+  if (first) {
+    asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
+  } else {
+    asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
+  }
+  return policy;
+}
+__device__ __forceinline__ void loadBox(uint32_t to, const CUtensorMap* map, uint32_t x, uint32_t y, uint32_t barrier,
+                                        CachePolicy policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.L2::cache_hint"
+      " [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(to),
+      "l"(map), "r"(x), "r"(y), "r"(barrier), "l"(policy)
+      : "memory");
+}
+__device__ __forceinline__ void loadBoxToAll(uint32_t to, const CUtensorMap* map, uint32_t x, uint32_t y,
+                                             uint32_t barrier, uint16_t blocks, CachePolicy policy) {
+  asm volatile(
+      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes.multicast::cluster.L2::cache_hint"
+      " [%0], [%1, {%2, %3}], [%4], %5, %6;" ::"r"(to),
+      "l"(map), "r"(x), "r"(y), "r"(barrier), "h"(blocks), "l"(policy)
+      : "memory");
+}
+// Into the L2 cache alone.
+__device__ __forceinline__ void prefetchBox(const CUtensorMap* map, uint32_t x, uint32_t y) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
+}
 __device__ __forceinline__ void loadBytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),
                "l"(from), "r"(bytes), "r"(barrier)

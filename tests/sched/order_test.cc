@@ -110,6 +110,35 @@ TEST_CASE("chosen clusters fit and leave one to compute") {
   }
 }
 
+TEST_CASE("B is let go first by the cache where few rows read it once, and it is too large to stay") {
+  for (const Operation op : {Operation::gemmAr, Operation::gemmRs, Operation::agGemm}) {
+    for (const bool turnable : {false, true}) {
+      KernelShape s;
+      s.operation = op;
+      s.turnable = turnable;
+      s.m = 64;
+      s.n = 14336;
+      s.k = 8192;
+      CHECK(chooseKernel(s).streamsB);
+      s.cacheBytes = 400u << 20;
+      CHECK(!chooseKernel(s).streamsB);
+      s.cacheBytes = 60u << 20;
+      s.n = 3584;
+      CHECK(chooseKernel(s).streamsB);
+      s.n = 2048;  // 34 MB
+      CHECK(!chooseKernel(s).streamsB);
+      s.n = 14336;
+      s.m = 256;
+      CHECK(chooseKernel(s).streamsB);
+      s.m = 257;  // another row of tiles reads it again, later
+      CHECK(!chooseKernel(s).streamsB);
+      s.m = 0;
+      s.n = 0;
+      CHECK(!chooseKernel(s).streamsB);
+    }
+  }
+}
+
 TEST_CASE("two rounds of narrow tiles are shared evenly, announced in bands and paced; more rounds are not") {
   KernelShape s;
   s.locals = 2;
