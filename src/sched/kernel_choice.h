@@ -141,21 +141,20 @@ MK_HD constexpr bool betterTurned(const KernelShape& s) {
          timeOfAll(s, ceilDiv(s.m, kTurnedCols), kTurnedCols) < timeOfAll(s, ceilDiv(s.m, kClusterRows), 128);
 }
 
-// Whether B is read but once, by tiles that are computed at about the same time, and so large that the next launch would find
-// little of it in the cache.  If it is let go first there, the rows and C stay, and B itself comes faster: GEMM+ReduceScatter of 64 rows with
-// K = 14336 takes 58.6 us instead of 59.8, AllGather+GEMM of 256 x 3584 with K = 8192 30.6 instead of 33.3.  Of 34 MB, which are half of the
-// cache, 64 x 2048 took 14.9 instead of 13.5; 59 MB were quicker.
-MK_HD constexpr bool streamsB(const KernelShape& s) {
-  return s.m <= kClusterRows && s.n * s.k * 2 > s.cacheBytes / 4 * 3;
+// Whether B is read once, or by tiles that are computed at about the same time, and is so large that the next launch would find
+// little of it in the cache.  Let go first there, it comes faster, and the rows and C stay (perf/RESULTS.md).  Of 34 MB, some
+// half of the cache, it was slower, of 59 MB faster; nothing between was measured.
+MK_HD constexpr bool streamsB(const KernelShape& s, const KernelChoice& c) {
+  return (c.turned || tileRowsOf(s, c) == 1) && s.n * s.k * 2 > s.cacheBytes / 4 * 3;
 }
 
 MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   KernelChoice c;
-  c.streamsB = streamsB(s);
   if (s.turnable && s.tileN == 0 && (s.turned || betterTurned(s))) {
     c.turned = true;
     c.spanning = s.operation == Operation::gemmRs || (s.operation == Operation::agGemm && s.locals > 1);
     c.tileN = kTurnedCols;
+    c.streamsB = streamsB(s, c);
     const uint64_t tiles = tilesOf(s, c);
     c.clusters = static_cast<uint32_t>(larger(1, smaller(tiles, s.deviceClusters)));
     if (s.operation == Operation::agGemm) {
@@ -171,6 +170,7 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
   c.spanning = s.spannable && (s.operation == Operation::agGemm || s.tileN == 0 || s.tileN == kSpanningCols) &&
                tilesBetterSpan(shards, s.nodes, kClusterRows);
   const uint64_t tileRows = tileRowsOf(s, c);
+  c.streamsB = streamsB(s, c);
   const bool resultsTravel = s.locals > 1 && s.operation != Operation::agGemm;
   if (s.tileN != 0) {
     c.tileN = s.tileN;

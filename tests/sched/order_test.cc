@@ -132,11 +132,24 @@ TEST_CASE("B is let go first by the cache where few rows read it once, and it is
       CHECK(chooseKernel(s).streamsB);
       s.m = 257;  // another row of tiles reads it again, later
       CHECK(!chooseKernel(s).streamsB);
-      s.m = 0;
-      s.n = 0;
-      CHECK(!chooseKernel(s).streamsB);
     }
   }
+  // Where tiles have rows of one shard each, every shard's read it again.
+  KernelShape s;
+  s.m = 256;
+  s.n = 14336;
+  s.k = 8192;
+  s.locals = 2;
+  CHECK(chooseKernel(s).streamsB);
+  s.operation = Operation::gemmRs;
+  CHECK(!chooseKernel(s).streamsB);
+  s.spannable = true;
+  CHECK(chooseKernel(s).streamsB);
+  s.operation = Operation::agGemm;
+  CHECK(chooseKernel(s).streamsB);
+  s.locals = 1;
+  s.nodes = 2;
+  CHECK(!chooseKernel(s).streamsB);
 }
 
 TEST_CASE("two rounds of narrow tiles are shared evenly, announced in bands and paced; more rounds are not") {
