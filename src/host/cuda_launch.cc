@@ -41,8 +41,11 @@ cudaStreamCaptureStatus captureOf(cudaStream_t stream, unsigned long long* id) {
 sched::GemmChoice turnedByName(sched::KernelShape* s, sched::GemmChoice choice) {
   if (choice.tileM == sched::kClusterRows) s->turnable = false;
   s->turned = s->turnable && s->m <= sched::mostTurnedRows(s->operation) && choice.tileM == sched::kTurnedCols &&
-              (choice.tileN == 0 || choice.tileN == sched::kTurnedRows);
-  if (s->turned) choice.tileM = choice.tileN = 0;
+              (choice.tileN == 0 || sched::mayTurnBy(*s, choice.tileN));
+  if (s->turned) {
+    s->turnedRows = choice.tileN;
+    choice.tileM = choice.tileN = 0;
+  }
   return choice;
 }
 
@@ -51,12 +54,14 @@ sched::GemmChoice turnedByName(sched::KernelShape* s, sched::GemmChoice choice) 
 // `s`: but for what all operations have from the place, the device and the choice.
 sched::KernelChoice CudaPlatform::chooseKernel(sched::KernelShape s, const sched::Place& place,
                                                const sched::GemmChoice& choice) const {
-  static_assert(sched::kTurnedCols == 64 && sched::kTurnedRows == 128 &&
+  static_assert(sched::kTurnedCols == 64 && sched::kTurnedRows == 128 && sched::kLeastTurnedRows == 80 &&
                 sched::kMediumCols == 224);  // as texts below say
   if (choice.tileM != 0 && choice.tileM != sched::kClusterRows)
     fail(mkErrorInvalidArgument, "tune.tileM is %u; legal on the CUDA platform: 0 (automatic), %u%s", choice.tileM,
          sched::kClusterRows,
-         s.turnable && s.m <= sched::mostTurnedRows(s.operation) ? ", or 64 with tileN 0 or 128" : "");
+         !s.turnable || s.m > sched::mostTurnedRows(s.operation) ? ""
+         : s.operation == sched::Operation::agGemm ? ", or 64 with tileN 0, 128, or what of 80, 96 and 112 divides N"
+                                                   : ", or 64 with tileN 0 or 128");
   if (choice.tileN != 0 && choice.tileN != 128 && choice.tileN != 256 &&
       (choice.tileN != sched::kMediumCols || !s.mediumToo))
     fail(mkErrorInvalidArgument, "tune.tileN is %u; legal on the CUDA platform: 0 (automatic), 128, 256%s",

@@ -35,7 +35,13 @@ std::string launchAgGemm(const RankMemory& memory, const sched::AgGemmPlan& plan
   const uint64_t planeRows = plan.spanning ? shards.m : shards.height();
   p.wholeShards = static_cast<uint32_t>(planeRows == 0 ? 0 : shards.m / planeRows);
   const uint64_t inWhole = p.wholeShards * planeRows;
-  maps.writesPlanes(&p.c, {"C", op.out, op.c, planeRows, n, op.cStride}, 64, p.wholeShards);
+  if (choice.turned && choice.turnedRows != sched::kTurnedRows) {
+    if (n % choice.turnedRows != 0 || planeRows != shards.m)
+      return "launching AllGather+GEMM: these tiles are not to be had (an error of the library)";
+    maps.writesBands(&p.c, {"C", op.out, op.c, shards.m, n, op.cStride}, 64, p.turnedBlockRows);
+  } else {
+    maps.writesPlanes(&p.c, {"C", op.out, op.c, planeRows, n, op.cStride}, 64, p.wholeShards);
+  }
   char* const shortC = inWhole == shards.m ? nullptr : op.c + inWhole * op.cStride * typeBytes(op.out);
   maps.writesPlanes(&p.shortC, {"C", op.out, shortC, shards.m - inWhole, n, op.cStride}, 64, 1);
   // Of rows in tiles: where these are turned they are what the blocks of a cluster share.

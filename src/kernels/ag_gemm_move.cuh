@@ -37,23 +37,6 @@ struct RowsSource {
   }
 };
 
-// Has the cache fetch B for as many steps of a cluster's first tile as it will load at once, while the launch before is ending.
-// That one may still be writing B: it does so by way of the same cache, and nothing is read here.
-template <class C>
-__device__ __forceinline__ void fetchAhead(const Block<C>& b, const sched::AgStep& step) {
-  using L = typename C::L;
-  if constexpr (C::kAlongN) return;
-  const sched::KSteps steps = b.stepsOf(step.part);
-  for (uint32_t k = 0; k < b.stages() && k < steps.count; ++k) {
-    const uint32_t x = (b.p.kFirst + steps.at(k)) * L::kStepK;
-    if constexpr (C::kTurned) {
-      for (uint32_t i = 0; i < L::kStepK; i += kBoxK) prefetchBox(&b.p.a, x + i, step.col + b.index * L::kBlockRows);
-    } else {
-      prefetchBox(&b.p.b, x, step.col + b.index * (C::kN / 2));
-    }
-  }
-}
-
 // known: `step` is the first tile, to both blocks; of own rows its loads begin before all else.
 template <class C>
 __device__ __forceinline__ void loadRows(const Block<C>& b, bool known, sched::AgStep step) {
@@ -266,7 +249,12 @@ __device__ __forceinline__ void storeTiles(const Block<C>& b) {
         }
         const uint32_t col = C::kTurned ? t.col + b.firstRow(group) : t.col + sched::chunkCol(j, chunkCols, C::kN);
         const uint32_t row = C::kTurned ? t.shardRow : t.shardRow + b.firstRow(group);
-        storePlane(map, b.at(L::kChunks + slot * kChunkBytes), col, row, whole ? t.rank : 0);
+        const uint32_t from = b.at(L::kChunks + slot * kChunkBytes);
+        if (C::kTurned && b.blockRows() != L::kBlockRows) {
+          storePlane(&p.c, from, 0, col / b.blockRows(), row);
+        } else {
+          storePlane(map, from, col, row, whole ? t.rank : 0);
+        }
         storesCommit();
         if (together) continue;
         if (held != 0) {

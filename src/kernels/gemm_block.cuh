@@ -213,6 +213,17 @@ struct Block {
   __device__ __forceinline__ uint32_t stages() const { return C::kTurned ? p.turnedStages : C::L::kStages; }
   __device__ __forceinline__ uint32_t halfOfB() const { return C::kTurned ? p.turnedBoxBytes : C::L::kBBytes / 2; }
   __device__ __forceinline__ uint32_t stageBytes() const { return C::L::kABytes + 2 * halfOfB(); }
+  // Rows of a tile that a block has.  What is multiplied in place of those that AllGather's low turned tiles lack gives columns
+  // of C that nobody stores.
+  __device__ __forceinline__ uint32_t blockRows() const {
+    if constexpr (C::kTurned && !C::kSums) {
+      return p.turnedBlockRows;
+    } else {
+      return C::L::kBlockRows;
+    }
+  }
+  // Of a stage, that are loaded.
+  __device__ __forceinline__ uint32_t loadedBytes() const { return blockRows() * C::L::kStepK * 2 + 2 * halfOfB(); }
   // K is split between clusters.
   __device__ __forceinline__ bool split() const {
     if constexpr (C::kSplits) {
@@ -232,12 +243,12 @@ struct Block {
   __device__ __forceinline__ bool finishes(uint32_t group) const { return !C::kTurned || group == 0; }
   // Rows of a tile that it finishes: the first of them, and how many there are.
   __device__ __forceinline__ uint32_t firstRow(uint32_t group) const {
-    return index * C::L::kBlockRows + (C::kTurned ? 0 : group * 64);
+    return index * blockRows() + (C::kTurned ? 0 : group * 64);
   }
   __device__ __forceinline__ uint32_t rowsOf(uint32_t rows, uint32_t group) const {
     if (!finishes(group)) return 0;
-    const uint32_t first = firstRow(group);
-    return rows <= first ? 0 : (rows - first < 64 ? rows - first : 64);
+    const uint32_t first = firstRow(group), most = C::kTurned ? blockRows() : 64;
+    return rows <= first ? 0 : (rows - first < most ? rows - first : most);
   }
   // Of spanning tiles: the rows of C as the local ranks collect them; those that this block, or a warpgroup of it, computes.
   __device__ __forceinline__ sched::RowShards shards() const {

@@ -16,23 +16,36 @@ class TileLoader {
   __device__ __forceinline__ explicit TileLoader(const Block<C>& b)
       : b_(b), weights_(cachePolicy(b.p.choice.streamsB)) {}
 
+  // Has the cache fetch the operation's B, of which a tile begins at `row` or, where it is not turned, at `col`, for as many steps as
+  // will be loaded at once.
+  __device__ __forceinline__ void fetch(uint32_t row, uint32_t col, const sched::KSteps& s) const {
+    for (uint32_t i = 0; i < b_.stages() && i < s.count; ++i) {
+      const uint32_t k = b_.p.kFirst + s.at(i);
+      if constexpr (C::kTurned) {
+        boxesOfA(row + b_.index * b_.blockRows(), k,
+                 [&](uint32_t, uint32_t x, uint32_t y) { prefetchBox(&b_.p.a, x, y, weights_); });
+      } else {
+        boxesOfB(firstCol(col), k, [&](uint32_t, uint32_t x, uint32_t y) { prefetchBox(&b_.p.b, x, y, weights_); });
+      }
+    }
+  }
   // The first steps of a tile, which tile() goes on with.  Nothing has been loaded yet.
   __device__ __forceinline__ void begin(const CUtensorMap* a, const CUtensorMap* b, uint32_t row, uint32_t col,
                                         const sched::KSteps& s) {
     begun_ = s.count < kFirstSteps ? s.count : kFirstSteps;
     for (uint32_t k = 0; k < begun_; ++k)
-      step(a, b, row + b_.index * L::kBlockRows, firstCol(col), b_.p.kFirst + s.at(k));
+      step(a, b, row + b_.index * b_.blockRows(), firstCol(col), b_.p.kFirst + s.at(k));
   }
   // Their part that is of `a`, for as many steps as there is room for, where `b` may take longer to be there.
   __device__ __forceinline__ void beginA(const CUtensorMap* a, uint32_t row, const sched::KSteps& s) {
     begunA_ = s.count < b_.stages() ? s.count : b_.stages();
-    for (uint32_t k = 0; k < begunA_; ++k) stepA(a, row + b_.index * L::kBlockRows, b_.p.kFirst + s.at(k), k);
+    for (uint32_t k = 0; k < begunA_; ++k) stepA(a, row + b_.index * b_.blockRows(), b_.p.kFirst + s.at(k), k);
   }
   // row: of the tile's first row in `a`.  atStep(k) is called before the k-th of the steps, if it is not begun.
   template <class AtStep>
   __device__ __forceinline__ void tile(const CUtensorMap* a, const CUtensorMap* b, uint32_t row, uint32_t col,
                                        const sched::KSteps& s, AtStep&& atStep) {
-    row += b_.index * L::kBlockRows;
+    row += b_.index * b_.blockRows();
     col = firstCol(col);
     for (uint32_t k = begun_; k < s.count; ++k) {
       atStep(k);
@@ -70,28 +83,39 @@ class TileLoader {
   __device__ __forceinline__ void stepA(const CUtensorMap* a, uint32_t row, uint32_t k, uint32_t stage) {
     const uint32_t to = b_.at(stage * b_.stageBytes());
     const uint32_t full = b_.at(L::kFull + 8 * stage);
-    barrierExpect(full, b_.stageBytes());
-    for (uint32_t i = 0; i < L::kStepK / kBoxK; ++i) {
-      const uint32_t x = k * L::kStepK + i * kBoxK;
+    barrierExpect(full, b_.loadedBytes());
+    boxesOfA(row, k, [&](uint32_t i, uint32_t x, uint32_t y) {
       if constexpr (C::kTurned) {
-        loadBox(to + i * kChunkBytes, a, x, row, full, weights_);
+        loadBox(to + i * kChunkBytes, a, x, y, full, weights_);
       } else {
-        loadBox(to + i * kChunkBytes, a, x, row, full);
+        loadBox(to + i * kChunkBytes, a, x, y, full);
       }
-    }
+    });
   }
   __device__ __forceinline__ void stepB(const CUtensorMap* b, uint32_t col, uint32_t k) {
     const uint32_t half = b_.at(stage_ * b_.stageBytes()) + L::kABytes + b_.index * b_.halfOfB();
     const uint32_t full = b_.at(L::kFull + 8 * stage_);
-    if constexpr (C::kAlongN) {
-      for (uint32_t i = 0; i < C::kN / 128; ++i)
-        loadBoxToAll(half + i * kChunkBytes, b, col + 64 * i, k * L::kStepK, full, 3, weights_);
-    } else if constexpr (C::kTurned) {
-      loadBoxToAll(half, b, k * L::kStepK + b_.index * kBoxK, col, full, 3);
-    } else {
-      loadBoxToAll(half, b, k * L::kStepK, col, full, 3, weights_);
-    }
+    boxesOfB(col, k, [&](uint32_t i, uint32_t x, uint32_t y) {
+      if constexpr (C::kTurned) {
+        loadBoxToAll(half + i * kChunkBytes, b, x, y, full, 3);
+      } else {
+        loadBoxToAll(half + i * kChunkBytes, b, x, y, full, 3, weights_);
+      }
+    });
     next();
+  }
+  // The boxes of a step that this block loads: the number of each, and where it begins.
+  template <class Box>
+  __device__ __forceinline__ void boxesOfA(uint32_t row, uint32_t k, Box&& box) const {
+    for (uint32_t i = 0; i < L::kStepK / kBoxK; ++i) box(i, k * L::kStepK + i * kBoxK, row);
+  }
+  template <class Box>
+  __device__ __forceinline__ void boxesOfB(uint32_t col, uint32_t k, Box&& box) const {
+    if constexpr (C::kAlongN) {
+      for (uint32_t i = 0; i < C::kN / 128; ++i) box(i, col + 64 * i, k * L::kStepK);
+    } else {
+      box(0, k * L::kStepK + (C::kTurned ? b_.index * kBoxK : 0), col);
+    }
   }
   __device__ __forceinline__ void next() {
     if (++stage_ == b_.stages()) {
@@ -104,6 +128,19 @@ class TileLoader {
   const CachePolicy weights_;  // of the operation's B
   uint32_t stage_ = 0, parity_ = 1, begun_ = 0, begunA_ = 0;
 };
+
+// Has the cache fetch B of a cluster's first tile, or of one that another cluster begins with, before the launch before has ended:
+// what is not in the cache takes 1 us to come.  That launch may still be writing B, by way of the same cache (B is this device's
+// own memory), and nothing is read here.  One thread of a block.
+template <class C>
+__device__ __forceinline__ void fetchAhead(const Block<C>& b, const StepOf<C>& step) {
+  const TileLoader<C> loader(b);
+  if constexpr (C::kOp == Operation::agGemm) {
+    loader.fetch(step.col, step.col, b.stepsOf(step.part));
+  } else {
+    loader.fetch(step.row, step.col, b.stepsOf(0));
+  }
+}
 
 // Loads the operands of every tile.  known: `step` is the first, to both blocks, and its loads begin before all else.
 template <class C>

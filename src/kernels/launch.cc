@@ -3,6 +3,7 @@
 
 #include <cstdarg>
 #include <cstdio>
+#include <utility>
 
 #include "kernels/launch_tools.h"
 
@@ -115,7 +116,8 @@ sched::GemmChoice clusterChoice(const sched::KernelChoice& kernel, sched::GemmCh
 
 MapMaker::MapMaker(void* spare) : spare_(spare) {}
 
-void MapMaker::encode(CUtensorMap* map, const Matrix& m, uint32_t boxRows, uint64_t planes, bool readOften) {
+void MapMaker::encode(CUtensorMap* map, const Matrix& m, uint32_t boxRows, uint64_t planes, bool readOften,
+                      uint32_t bandCols) {
   if (!why_.empty()) return;
   static const EncodeTiled encodeMap = encodeTiled(&why_);
   if (encodeMap == nullptr) {
@@ -124,15 +126,25 @@ void MapMaker::encode(CUtensorMap* map, const Matrix& m, uint32_t boxRows, uint6
   }
   const uint32_t bytes = typeBytes(m.type);
   const bool empty = m.rows == 0 || m.cols == 0 || m.base == nullptr;
-  const cuuint64_t dims[3] = {empty ? 16 / bytes : m.cols, empty ? 1 : m.rows, empty || planes == 0 ? 1 : planes};
+  const bool bands = bandCols != 0 && !empty;
   const cuuint64_t row = empty ? 16 : m.stride * bytes;
-  const cuuint64_t strides[2] = {row, row * dims[1]};
-  const cuuint32_t box[3] = {128 / bytes, boxRows, 1}, steps[3] = {1, 1, 1};
+  cuuint64_t dims[3] = {empty ? 16 / bytes : m.cols, empty ? 1 : m.rows, empty || planes == 0 ? 1 : planes};
+  cuuint64_t strides[2] = {row, row * dims[1]};
+  cuuint32_t box[3] = {128 / bytes, boxRows, 1};
+  if (bandCols != 0) {
+    dims[2] = dims[1];
+    dims[1] = bands ? m.cols / bandCols : 1;
+    if (bands) dims[0] = bandCols;
+    strides[0] = bands ? uint64_t{bandCols} * bytes : row;
+    strides[1] = row;
+    std::swap(box[1], box[2]);
+  }
+  const cuuint32_t steps[3] = {1, 1, 1};
   const CUtensorMapDataType dataType = m.type == Type::f32    ? CU_TENSOR_MAP_DATA_TYPE_FLOAT32
                                        : m.type == Type::bf16 ? CU_TENSOR_MAP_DATA_TYPE_BFLOAT16
                                                               : CU_TENSOR_MAP_DATA_TYPE_FLOAT16;
   void* const address = empty ? spare_ : const_cast<void*>(m.base);
-  const CUresult r = encodeMap(map, dataType, planes == 0 ? 2 : 3, address, dims, strides, box, steps,
+  const CUresult r = encodeMap(map, dataType, planes == 0 && bandCols == 0 ? 2 : 3, address, dims, strides, box, steps,
                                CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                readOften ? CU_TENSOR_MAP_L2_PROMOTION_L2_256B : CU_TENSOR_MAP_L2_PROMOTION_NONE,
                                CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);

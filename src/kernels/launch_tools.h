@@ -32,10 +32,15 @@ class MapMaker {
   void writesPlanes(CUtensorMap* map, const Matrix& m, uint32_t boxRows, uint64_t planes) {
     encode(map, planes == 0 ? Matrix{m.name, m.type, nullptr, 0, 0, 0} : m, boxRows, planes == 0 ? 1 : planes, false);
   }
+  // In planes of `cols` columns, which divide it: column of the plane, plane, row.
+  void writesBands(CUtensorMap* map, const Matrix& m, uint32_t boxRows, uint32_t cols) {
+    encode(map, m, boxRows, 0, false, cols);
+  }
 
  private:
-  // planes 0: two dimensions.
-  void encode(CUtensorMap* map, const Matrix& m, uint32_t boxRows, uint64_t planes, bool readOften);
+  // planes and bandCols 0: two dimensions.
+  void encode(CUtensorMap* map, const Matrix& m, uint32_t boxRows, uint64_t planes, bool readOften,
+              uint32_t bandCols = 0);
 
   void* const spare_;
   std::string why_;
@@ -57,7 +62,8 @@ void fillParams(Params* p, MapMaker* maps, const RankMemory& memory, const sched
   p->kSteps = static_cast<uint32_t>(sched::larger(1, sched::ceilDiv(op.k, sched::stepK(choice.turned))));
   p->kFirst = op.k == 0 ? 1 : 0;
   if (choice.turned) {
-    maps->reads(&p->a, {"B", op.in, op.b, n, op.k, op.bStride}, sched::kTurnedRows / 2);
+    p->turnedBlockRows = choice.turnedRows / sched::kClusterBlocks;
+    maps->reads(&p->a, {"B", op.in, op.b, n, op.k, op.bStride}, p->turnedBlockRows);
     const uint32_t boxRows = turnedBoxRows(allRows);
     p->turnedBoxBytes = boxRows * 128;
     p->turnedStages =

@@ -36,8 +36,8 @@ struct GemmParams {
   uint32_t hash;
   uint32_t kSteps;  // of sched::stepK(), at least one
   uint32_t kFirst;  // the first of them: past the matrices' ends, where loads give zeros, if K is 0
-  // Of turned tiles: a box of rows of A, and stages.
-  uint32_t turnedBoxBytes, turnedStages;
+  // Of turned tiles: rows that a block has, a box of rows of A, and stages.
+  uint32_t turnedBlockRows, turnedBoxBytes, turnedStages;
 };
 
 // Partial results travel.

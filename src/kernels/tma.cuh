@@ -28,10 +28,10 @@ __device__ __forceinline__ void loadBoxToAll(uint32_t to, const CUtensorMap* map
 }
 // For how long the L2 cache keeps what is loaded with it.
 using CachePolicy = uint64_t;
-// first: no longer than all else, since nobody will read it again.
-__device__ __forceinline__ CachePolicy cachePolicy(bool first) {
+// goesFirst: no longer than all else, since nobody will read it again.
+__device__ __forceinline__ CachePolicy cachePolicy(bool goesFirst) {
   CachePolicy policy;
-  if (first) {
+  if (goesFirst) {
     asm("createpolicy.fractional.L2::evict_first.b64 %0, 1.0;" : "=l"(policy));
   } else {
     asm("createpolicy.fractional.L2::evict_normal.b64 %0, 1.0;" : "=l"(policy));
@@ -55,8 +55,10 @@ __device__ __forceinline__ void loadBoxToAll(uint32_t to, const CUtensorMap* map
       : "memory");
 }
 // Into the L2 cache alone.
-__device__ __forceinline__ void prefetchBox(const CUtensorMap* map, uint32_t x, uint32_t y) {
-  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global [%0, {%1, %2}];" ::"l"(map), "r"(x), "r"(y) : "memory");
+__device__ __forceinline__ void prefetchBox(const CUtensorMap* map, uint32_t x, uint32_t y, CachePolicy policy) {
+  asm volatile("cp.async.bulk.prefetch.tensor.2d.L2.global.L2::cache_hint [%0, {%1, %2}], %3;" ::"l"(map), "r"(x),
+               "r"(y), "l"(policy)
+               : "memory");
 }
 __device__ __forceinline__ void loadBytes(uint32_t to, const void* from, uint32_t bytes, uint32_t barrier) {
   asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes [%0], [%1], %2, [%3];" ::"r"(to),

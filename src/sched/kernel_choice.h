@@ -25,9 +25,10 @@ MK_HD constexpr uint32_t mostTurnedRows(Operation op) { return op == Operation::
 constexpr uint32_t kSpanningCols = 128;
 
 struct KernelChoice {
-  uint32_t tileN = 256;          // 128, kMediumCols or 256; turned: kTurnedCols
-  bool turned = false;           // the plan is that of the product transposed
-  bool spanning = false;         // not AllReduce: tiles have rows of several ranks
+  uint32_t tileN = 256;               // 128, kMediumCols or 256; turned: kTurnedCols
+  bool turned = false;                // the plan is that of the product transposed
+  uint32_t turnedRows = kTurnedRows;  // of it, that a tile has then
+  bool spanning = false;              // not AllReduce: tiles have rows of several ranks
   uint32_t paceNs = 0;           // between two pieces of 2 KiB that a warpgroup stores to peers; 0: as fast as they go
   uint32_t flagBands = 1;        // a tile is announced to peers in so many bands of columns
   uint32_t early = 1;            // steps of K before a tile's end at which the peers' partial results are loaded
@@ -42,7 +43,7 @@ struct KernelChoice {
   bool streamsB = false;  // B goes through the cache, and is not kept there
 
   // Rows of a tile of the plan.
-  MK_HD constexpr uint32_t tileM() const { return turned ? kTurnedRows : kClusterRows; }
+  MK_HD constexpr uint32_t tileM() const { return turned ? turnedRows : kClusterRows; }
 };
 
 struct KernelShape {
@@ -52,11 +53,13 @@ struct KernelShape {
   uint32_t deviceClusters = 66;     // that fit on the device at once
   uint64_t cacheBytes = 50u << 20;  // of the device's L2
   bool staged = false;              // C is an ordinary pointer
-  // What not all kernels can do.  spannable: tiles may have rows of several ranks: of AllGather always; of ReduceScatter where the product
-  // is plain, of the inputs' type, and on one node.  turnable: that too, and B is (N, K); AllReduce: C in a window, or one rank.
+  // What not all kernels can do.  spannable: tiles may have rows of several ranks: of AllGather always; of ReduceScatter where the
+  // product is plain, of the inputs' type, and on one node.  turnable: that too, and B is (N, K); AllReduce: C in a window, or one
+  // rank.
   bool turnable = false, spannable = false;
   bool mediumToo = false;      // AllGather: likewise, there may be tiles of kMediumCols
   bool turned = false;         // the caller's choice, if they may be
+  uint32_t turnedRows = 0;     // likewise, or 0
   uint32_t tileN = 0;          // the caller's choice, or 0
   uint32_t receiveAgents = 0;  // the caller's choice, or 0
 };
@@ -114,7 +117,7 @@ MK_HD constexpr uint64_t tileRowsOf(const KernelShape& s, const KernelChoice& c)
   return ceilDiv(shards.height(), kClusterRows) * shards.ranks;
 }
 MK_HD constexpr uint64_t tilesOf(const KernelShape& s, const KernelChoice& c) {
-  return tileRowsOf(s, c) * ceilDiv(s.n, c.turned ? kTurnedRows : c.tileN);
+  return tileRowsOf(s, c) * ceilDiv(s.n, c.turned ? c.turnedRows : c.tileN);
 }
 
 // Of AllGather, whose results do not travel.
@@ -133,8 +136,30 @@ MK_HD constexpr uint64_t timeOfAll(const KernelShape& s, uint64_t tileRows, uint
                      gathers && s.nodes == 1);
 }
 
-// Up to kTurnedCols rows take as long as it takes to read B: a tile of 256 rows would be computed for a few, in as long again.  Of
-// AllGather, where no results travel, more are worth it where that is quicker.
+// Of AllGather turned tiles may have fewer rows, where those divide N: to the copy unit C has a plane for each block's.
+MK_HD constexpr bool mayTurnBy(const KernelShape& s, uint32_t rows) {
+  return rows == kTurnedRows || (s.operation == Operation::agGemm && rows >= kLeastTurnedRows && rows < kTurnedRows &&
+                                 rows % kTurnedRowsStep == 0 && s.n % rows == 0);
+}
+// Those by which the clusters share B most evenly.  More parts of K are quicker than lower tiles: these only where there would
+// be as many parts, and two of them at most.
+MK_HD constexpr uint32_t turnedRowsFor(const KernelShape& s) {
+  if (s.turnedRows != 0) return s.turnedRows;
+  const auto tiles = [&](uint32_t rows) { return ceilDiv(s.m, kTurnedCols) * ceilDiv(s.n, rows); };
+  const auto parts = [&](uint32_t rows) {
+    return partsFor(tiles(rows), ceilDiv(s.k, stepK(true)), s.deviceClusters, tileTimes(kTurnedCols));
+  };
+  const auto time = [&](uint32_t rows) { return ceilDiv(tiles(rows), s.deviceClusters) * turnedStepTime(rows); };
+  uint32_t best = kTurnedRows;
+  for (uint32_t rows = kTurnedRows - kTurnedRowsStep; rows >= kLeastTurnedRows; rows -= kTurnedRowsStep) {
+    if (mayTurnBy(s, rows) && parts(kTurnedRows) <= 2 && parts(rows) == parts(kTurnedRows) && time(rows) < time(best))
+      best = rows;
+  }
+  return best;
+}
+
+// Up to kTurnedCols rows take as long as it takes to read B: a tile of 256 rows would be computed for a few, in as long again.
+// Of AllGather, where no results travel, more are worth it where that is quicker.
 MK_HD constexpr bool betterTurned(const KernelShape& s) {
   if (s.m <= kTurnedCols) return true;
   return s.m <= mostTurnedRows(s.operation) &&
@@ -154,6 +179,7 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
     c.turned = true;
     c.spanning = s.operation == Operation::gemmRs || (s.operation == Operation::agGemm && s.locals > 1);
     c.tileN = kTurnedCols;
+    c.turnedRows = turnedRowsFor(s);
     c.streamsB = streamsB(s, c);
     const uint64_t tiles = tilesOf(s, c);
     c.clusters = static_cast<uint32_t>(larger(1, smaller(tiles, s.deviceClusters)));
@@ -208,15 +234,17 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
     if (s.locals == 1) c.clusters = static_cast<uint32_t>(c.parts == 1 ? clusters : smaller(c.parts * tiles, room));
   }
 
-  // Stores to peers at full rate hold up the same SM's loads, and flags behind them for some 8 us.  Where the link takes far longer than the products, loads can wait and
-  // nothing is gained by pacing.  With two rounds all tiles of one are finished at about the same time: announced in bands, and
-  // paced so that flags are quick, what comes back overlaps with what is still going out.
+  // Stores to peers at full rate hold up the same SM's loads, and flags behind them for some 8 us.  Where the link takes far
+  // longer than the products, loads can wait and nothing is gained by pacing.  With two rounds all tiles of one are finished at
+  // about the same time: announced in bands, and paced so that flags are quick, what comes back overlaps with what is still
+  // going out.
   const bool twoRounds = c.tileN == 128 && tiles <= 2 * uint64_t{c.clusters};
   if (resultsTravel && (twoRounds || s.k >= 1024)) c.paceNs = linkPaceNs(c.clusters);
   if (resultsTravel && twoRounds) c.flagBands = mostFlagBands(c.tileN);
   c.early = c.tileN == 256 ? 4 : 1;
-  // Where tiles take longer to push than to multiply, which is below some 1800 of K, and there are many, own tiles are multiplied
-  // in between; half a round of them at a time, so that of all clusters half push, and so late that what they need is there.
+  // Where tiles take longer to push than to multiply, which is below some 1800 of K, and there are many, own tiles are
+  // multiplied in between; half a round of them at a time, so that of all clusters half push, and so late that what they need
+  // is there.
   if (s.operation == Operation::gemmRs && s.locals > 1 && s.k <= 1536 && tiles >= 8 * uint64_t{c.clusters}) {
     c.ownUnit = static_cast<uint32_t>(larger(1, c.clusters / 2));
     c.ownLag = 4;

@@ -8,6 +8,8 @@ namespace mk::sched {
 // Few rows are computed in tiles of the product transposed: kTurnedRows rows of it, which are columns of C, half of them in
 // each block, by kTurnedCols.  A block's warpgroups have the same rows, and half of each step's K each.
 constexpr uint32_t kTurnedRows = 128;
+// AllGather+GEMM's may have fewer, where that fills their last round better; in sixteens, of which each block has half.
+constexpr uint32_t kLeastTurnedRows = 80, kTurnedRowsStep = 16;
 constexpr uint32_t kTurnedCols = 64;
 // Tiles of so many columns are what AllGather+GEMM may have besides 128 and 256, where they fill their last round better.
 constexpr uint32_t kMediumCols = 224;
@@ -39,6 +41,10 @@ MK_HD constexpr TileTimes tileTimes(uint32_t tileN) {
          : tileN == kMediumCols ? TileTimes{645, 0, 0, 1}
                                 : TileTimes{711, 0, 0, 1};
 }
+
+// A step of a turned tile of so many rows, where all clusters have one: what their B takes at 4.3 TB/s, but no less than the
+// loads that a cluster can have under way take to come.
+MK_HD constexpr uint32_t turnedStepTime(uint32_t rows) { return rows < 88 ? 330 : rows * 15 / 4; }
 
 // Parts into which K is best split for so few tiles that as many clusters as there are parts could have one each.
 MK_HD constexpr uint32_t partsFor(uint64_t tiles, uint64_t steps, uint64_t clusters, const TileTimes& times) {

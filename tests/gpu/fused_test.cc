@@ -77,6 +77,10 @@ std::vector<Case> scatterCases(bool network) {
   add({.m = 37, .n = 264, .k = 1096, .in = mkFloat16, .out = mkFloat16, .transposed = true});
   add({.m = 8, .n = 8200, .k = 136, .transposed = true});
   add({.m = 1, .n = 72, .k = 328, .transposed = true});
+  // A B too large for the cache: of turned tiles, two for some clusters, and of narrow ones.
+  for (const bool transposed : {false, true}) {
+    if (!network) add({.m = transposed ? 8 : 200, .n = transposed ? 8712 : 6000, .k = 8208, .transposed = transposed});
+  }
   add({.m = 64, .n = 256, .k = 0, .transposed = true});
   Case tuned{.m = 1300, .n = 600, .k = 96};
   for (const uint32_t tileN : {128u, 256u}) {
@@ -125,6 +129,11 @@ std::vector<AgCase> gatherCases(bool network) {
     add({.m = 2, .n = 72, .k = 328, .transposed = true});
     add({.m = 8, .n = 8200, .k = 4104, .transposed = true, .inPlace = true});
     add({.m = 30, .n = 264, .k = 0, .transposed = true});
+    // Of fewer columns each, on one rank or all, once and in two rounds; on an H200 80, 96 and 112, and there of two parts of K too.
+    add({.m = 64, .n = 5120, .k = 264, .transposed = true, .inPlace = true, .padding = 8});
+    add({.m = 13, .n = 12288, .nStep = 8, .k = 136, .in = mkFloat16, .out = mkFloat16, .transposed = true});
+    add({.m = 50, .n = 7168, .nStep = 7168, .k = 72, .transposed = true, .padding = 24});
+    add({.m = 33, .n = 3584, .k = 2056, .transposed = true, .inPlace = true});
     // And of more rows than a tile has; on a rank with more columns not.
     add({.m = 256, .n = 264, .k = 1096, .transposed = true, .inPlace = true});
     add({.m = 201, .n = 136, .nStep = 12800, .k = 328, .transposed = true});
@@ -142,6 +151,12 @@ std::vector<AgCase> gatherCases(bool network) {
     AgCase named{.m = 200, .n = 520, .k = 136, .transposed = true};
     named.tune.tileM = 64;
     if (!network) add(named);
+    for (const uint32_t cols : {80u, 96u, 112u}) {
+      AgCase low{.m = 70, .n = 3 * cols, .nStep = 8 * cols, .k = 1096, .transposed = true, .padding = 8};
+      low.tune.tileM = 64;
+      low.tune.tileN = cols;
+      if (!network) add(low);
+    }
     // Tiles of 224 columns, by name, whose last chunk begins within the one before: whole, and that end within any of the
     // chunks.
     for (const int64_t n : {224, 424, 400, 320, 8}) {
@@ -162,6 +177,10 @@ std::vector<AgCase> gatherCases(bool network) {
       tuned.tune.exchange = exchange;
       add(tuned);
     }
+  }
+  // A B too large for the cache, of narrow tiles.
+  for (const bool transposed : {false, true}) {
+    if (!network) all.push_back({.m = 200, .n = 6000, .k = 4104, .transposed = transposed});
   }
   AgCase some{.m = 700, .n = 264, .k = 136, .gather = Gather::someRanks};
   all.push_back(some);

@@ -37,6 +37,8 @@ std::vector<Case> cases(bool network) {
     turned.tune.tileN = 128;
   }
   add(turned);
+  // A B too large for the cache.
+  if (!network) add({.m = 8, .n = 8712, .k = 8208, .transposed = true, .window = true});
   Case tuned{.m = 700, .n = 600, .k = 96, .window = true};
   tuned.tune.tileN = 128;
   tuned.tune.computeAgents = 6;

@@ -250,6 +250,49 @@ TEST_CASE("two rounds of narrow tiles are shared evenly, announced in bands and 
   s.tileN = 0;
   s.turnable = false;
   CHECK_FALSE(chooseKernel(s).turned);
+  // Of AllGather lower ones where they divide N and share it more evenly: 64 tiles instead of 40, 56, or 28 for two clusters each;
+  // two rounds of 64 instead of 40 or 56.
+  s = {};
+  s.operation = Operation::agGemm;
+  s.turnable = true;
+  s.m = kTurnedCols;
+  s.k = 8192;
+  for (const auto& [n, rows] :
+       {std::pair{3584u, 112u}, {5120, 80}, {7168, 112}, {10240, 80}, {12288, 96}, {14336, 112}, {28672, 112}}) {
+    s.n = n;
+    const KernelChoice low = chooseKernel(s);
+    CHECK(low.tileM() == rows);
+    CHECK(low.clusters == (n > 7168 ? s.deviceClusters : 64));
+    CHECK(low.parts == (n == 3584 ? 2 : 1));
+  }
+  s.turnedRows = kTurnedRows;
+  CHECK(chooseKernel(s).tileM() == kTurnedRows);
+  s.turnedRows = 0;
+  // They do not divide it; tiles are as even as they are; K has more parts; it would take another round.
+  for (const uint64_t n : {0, 7160, 7176, 4096, 8192, 560, 1792, 2560, 13824}) {
+    s.n = n;
+    CHECK(chooseKernel(s).tileM() == kTurnedRows);
+  }
+  s.n = 7168;
+  s.locals = 2;
+  CHECK(chooseKernel(s).tileM() == 112);
+  CHECK(chooseKernel(s).spanning);
+  // Partial results have places by the plan, which has one height.
+  for (const Operation o : {Operation::gemmAr, Operation::gemmRs}) {
+    s.operation = o;
+    CHECK(chooseKernel(s).turned);
+    CHECK(chooseKernel(s).tileM() == kTurnedRows);
+    CHECK_FALSE(mayTurnBy(s, 112));
+  }
+  s.operation = Operation::agGemm;
+  for (const uint32_t rows : {80u, 96u, 112u, 128u}) {
+    s.n = rows;
+    CHECK(mayTurnBy(s, rows));
+    s.n = rows + 8;
+    CHECK(mayTurnBy(s, rows) == (rows == kTurnedRows));
+  }
+  s.n = 128 * 3 * 5 * 7;
+  for (const uint32_t rows : {0u, 8u, 16u, 64u, 88u, 120u, 144u, 160u, 256u}) CHECK_FALSE(mayTurnBy(s, rows));
   // Without peers nothing is announced; wide tiles make one round of 2048 x 2048, narrow ones two of half the length and more.
   s = {};
   s.m = s.n = 2048;
