@@ -55,7 +55,7 @@ sched::GemmChoice turnedByName(sched::KernelShape* s, sched::GemmChoice choice) 
 sched::KernelChoice CudaPlatform::chooseKernel(sched::KernelShape s, const sched::Place& place,
                                                const sched::GemmChoice& choice) const {
   static_assert(sched::kTurnedCols == 64 && sched::kTurnedRows == 128 && sched::kLeastTurnedRows == 80 &&
-                sched::kMediumCols == 224);  // as texts below say
+                sched::kSlimCols == 112 && sched::kMediumCols == 224);  // as texts below say
   if (choice.tileM != 0 && choice.tileM != sched::kClusterRows)
     fail(mkErrorInvalidArgument, "tune.tileM is %u; legal on the CUDA platform: 0 (automatic), %u%s", choice.tileM,
          sched::kClusterRows,
@@ -63,9 +63,9 @@ sched::KernelChoice CudaPlatform::chooseKernel(sched::KernelShape s, const sched
          : s.operation == sched::Operation::agGemm ? ", or 64 with tileN 0, 128, or what of 80, 96 and 112 divides N"
                                                    : ", or 64 with tileN 0 or 128");
   if (choice.tileN != 0 && choice.tileN != 128 && choice.tileN != 256 &&
-      (choice.tileN != sched::kMediumCols || !s.mediumToo))
+      ((choice.tileN != sched::kSlimCols && choice.tileN != sched::kMediumCols) || !s.mediumToo))
     fail(mkErrorInvalidArgument, "tune.tileN is %u; legal on the CUDA platform: 0 (automatic), 128, 256%s",
-         choice.tileN, s.mediumToo ? ", 224" : "");
+         choice.tileN, s.mediumToo ? ", 112, 224" : "");
   s.locals = place.locals;
   s.nodes = place.nodes;
   s.deviceClusters = clusters_;

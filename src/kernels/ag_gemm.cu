@@ -25,7 +25,7 @@ const KernelTable<AgGemmParams>& kernelTable<AgGemmParams, Type::MK_IN, MK_GENER
                                                    entry<256, false>(),
                                                    entry<256, true>(),
                                                    entry<sched::kTurnedCols, false>(),
-                                                   {},
+                                                   entry<sched::kSlimCols, false>(),
                                                    {},
                                                    entry<sched::kMediumCols, false>()}};
   return table;

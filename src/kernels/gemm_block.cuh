@@ -84,6 +84,7 @@ static_assert(Layout<256, Operation::gemmAr>::kBytes <= 232448 && Layout<128, Op
 static_assert(Layout<sched::kTurnedCols, Operation::gemmAr>::kBytes <= 232448);
 static_assert(Layout<sched::kTurnedCols, Operation::agGemm>::kBytes <= 232448);
 static_assert(Layout<sched::kMediumCols, Operation::agGemm>::kBytes <= 232448);
+static_assert(Layout<sched::kSlimCols, Operation::agGemm>::kBytes <= 232448);
 static_assert(Layout<256, Operation::agGemm>::kBytes <= 232448 && Layout<128, Operation::agGemm>::kBytes <= 232448);
 
 template <Operation kOp>

@@ -300,7 +300,7 @@ class Computer {
     const uint32_t own = t.part, parts = p_.split.parts;
     uint4 now[8], next[8];  // the next one is on its way meanwhile
     const auto read = [&](uint4(&to)[8], uint32_t x) {
-      const char* const from = partAt(t, x) + kBand * 8 * 2048;
+      const char* const from = partAt(t, x) + sched::chunkCol(kBand, 64, kN) / 8 * 2048;
 #pragma unroll
       for (int i = 0; i < 8; ++i) to[i] = loadData(from + i * 2048);
     };

@@ -13,8 +13,9 @@ namespace mk::kernels {
 template <Type type>
 using ElementOf = std::conditional_t<type == Type::bf16, __nv_bfloat16, __half>;
 
-// Only plain products have turned, spanning or medium tiles.  (To name the kernel of others would be to compile it.)
+// Only plain products have turned, spanning, slim or medium tiles.  (To name the kernel of others would be to compile it.)
 template <class C>
-constexpr bool kInstantiated = !(C::kGeneral && (C::kTurned || C::kSpanning || C::kN == sched::kMediumCols));
+constexpr bool kInstantiated =
+    !(C::kGeneral && (C::kTurned || C::kSpanning || C::kN == sched::kSlimCols || C::kN == sched::kMediumCols));
 
 }  // namespace mk::kernels

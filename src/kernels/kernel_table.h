@@ -16,13 +16,14 @@ struct KernelEntry {
   void (*kernel)(Params) = nullptr;
   uint32_t sharedBytes = 0;
 };
-// Tiles of one owner, narrow or wide; then, where there are such, turned ones, spanning ones, and those between narrow and
-// wide.  In pairs, B is (N, K), or has N contiguous, but for turned and medium ones.
+// Tiles of one owner, narrow or wide; then, where there are such, turned ones, spanning ones, and those of 112 and 224 columns.
+// In pairs, B is (N, K), or has N contiguous, but for turned, slim and medium ones.
 enum KernelEntries : uint32_t {
   entryNarrow = 0,
   entryWide = 2,
   entryTurned = 4,
-  entrySpanning = 5,
+  entrySpanning = 5,  // GEMM+ReduceScatter
+  entrySlim = 5,      // AllGather+GEMM
   entryMedium = 7,
   entryCount = 8
 };
@@ -37,6 +38,7 @@ template <class Params>
 constexpr uint32_t entryOf(const sched::KernelChoice& choice, bool bTransposed) {
   if (choice.turned) return entryTurned;
   if (choice.tileN == sched::kMediumCols) return entryMedium;
+  if (choice.tileN == sched::kSlimCols) return entrySlim;
   const uint32_t alongN = bTransposed ? 0 : 1;
   if (std::is_same_v<Params, GemmRsParams> && choice.spanning) return entrySpanning + alongN;
   return (choice.tileN == 256 ? entryWide : entryNarrow) + alongN;
@@ -49,6 +51,7 @@ static_assert(entryOf<GemmRsParams>({.tileN = 128, .spanning = true}, true) == 5
 static_assert(entryOf<GemmRsParams>({.tileN = 128, .spanning = true}, false) == 6);
 static_assert(entryOf<AgGemmParams>({.tileN = 128, .spanning = true}, true) == 0);
 static_assert(entryOf<AgGemmParams>({.tileN = sched::kMediumCols, .spanning = true}, true) == 7);
+static_assert(entryOf<AgGemmParams>({.tileN = sched::kSlimCols}, true) == 5);
 
 template <class Params, Type in, bool general>
 const KernelTable<Params>& kernelTable();

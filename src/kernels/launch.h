@@ -25,7 +25,8 @@ inline bool isLean(const protocol::GemmOperands& op, const sched::Place& place, 
   return place.nodes == 1 && isPlain(op) && op.out != protocol::Type::f32 && op.wire != protocol::Type::f32 &&
          !(staged && place.locals > 1);
 }
-// And whether those can whose tiles are of B as (N, K) alone: turned ones, if rows are few, and those of sched::kMediumCols.
+// And whether those can whose tiles are of B as (N, K) alone: turned ones, if rows are few, and those of sched::kSlimCols and
+// sched::kMediumCols.
 inline bool isTurnable(const protocol::GemmOperands& op, const sched::Place& place, bool staged = false) {
   return op.bTransposed && isLean(op, place, staged);
 }

@@ -71,6 +71,6 @@ def instruction(ctype, ptype, n):
 
 
 print(HEAD + "\n".join(
-    line for ctype, ptype in (("__nv_bfloat16", "bf16"), ("__half", "f16")) for n in (64, 128, 224, 256)
+    line for ctype, ptype in (("__nv_bfloat16", "bf16"), ("__half", "f16")) for n in (64, 112, 128, 224, 256)
     for line in instruction(ctype, ptype, n)))
 print("// clang-format on\n\n}  // namespace mk::kernels")

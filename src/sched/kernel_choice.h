@@ -25,7 +25,7 @@ MK_HD constexpr uint32_t mostTurnedRows(Operation op) { return op == Operation::
 constexpr uint32_t kSpanningCols = 128;
 
 struct KernelChoice {
-  uint32_t tileN = 256;               // 128, kMediumCols or 256; turned: kTurnedCols
+  uint32_t tileN = 256;               // kSlimCols, 128, kMediumCols or 256; turned: kTurnedCols
   bool turned = false;                // the plan is that of the product transposed
   uint32_t turnedRows = kTurnedRows;  // of it, that a tile has then
   bool spanning = false;              // not AllReduce: tiles have rows of several ranks
@@ -57,7 +57,7 @@ struct KernelShape {
   // product is plain, of the inputs' type, and on one node.  turnable: that too, and B is (N, K); AllReduce: C in a window, or one
   // rank.
   bool turnable = false, spannable = false;
-  bool mediumToo = false;      // AllGather: likewise, there may be tiles of kMediumCols
+  bool mediumToo = false;      // AllGather: likewise, there may be tiles of kSlimCols and kMediumCols
   bool turned = false;         // the caller's choice, if they may be
   uint32_t turnedRows = 0;     // likewise, or 0
   uint32_t tileN = 0;          // the caller's choice, or 0
@@ -209,7 +209,10 @@ MK_HD constexpr KernelChoice chooseKernel(const KernelShape& s) {
       if (timeOfAll(s, tileRows, tileN) < timeOfAll(s, tileRows, c.tileN)) c.tileN = tileN;
     };
     consider(128);
-    if (s.operation == Operation::agGemm && s.mediumToo) consider(kMediumCols);
+    if (s.operation == Operation::agGemm && s.mediumToo) {
+      consider(kSlimCols);
+      consider(kMediumCols);
+    }
   }
   const uint64_t tiles = tilesOf(s, c);
 

@@ -12,7 +12,7 @@ constexpr uint32_t kTurnedRows = 128;
 constexpr uint32_t kLeastTurnedRows = 80, kTurnedRowsStep = 16;
 constexpr uint32_t kTurnedCols = 64;
 // Tiles of so many columns are what AllGather+GEMM may have besides 128 and 256, where they fill their last round better.
-constexpr uint32_t kMediumCols = 224;
+constexpr uint32_t kSlimCols = 112, kMediumCols = 224;
 
 // First column of the n-th chunk, of 32 or 64 columns, of a tile of so many.  The last one ends with the tile: where that has
 // half a chunk more than whole ones, columns of the one before are in it too.
@@ -38,6 +38,7 @@ struct TileTimes {
 MK_HD constexpr TileTimes tileTimes(uint32_t tileN) {
   return tileN == kTurnedCols   ? TileTimes{330, 2200, 300}
          : tileN == 128         ? TileTimes{400, 2500, 800}
+         : tileN == kSlimCols   ? TileTimes{375, 2500, 800}
          : tileN == kMediumCols ? TileTimes{645, 0, 0, 1}
                                 : TileTimes{711, 0, 0, 1};
 }

@@ -34,8 +34,8 @@ MK_ROLE(tuned) {
                                std::to_string(t.receiveAgents) + ", minSMs " + std::to_string(t.minSMs) + " of " +
                                std::to_string(sms);
       rank.note("tune", 0, text);
-      if (t.tileM != 256 || (t.tileN != 128 && t.tileN != 224 && t.tileN != 256) || t.computeAgents == 0 ||
-          t.minSMs < 2 || t.minSMs > sms || t.computeAgents > sms)
+      if (t.tileM != 256 || (t.tileN != 112 && t.tileN != 128 && t.tileN != 224 && t.tileN != 256) ||
+          t.computeAgents == 0 || t.minSMs < 2 || t.minSMs > sms || t.computeAgents > sms)
         throw text;
       return t;
     };

@@ -164,10 +164,18 @@ std::vector<AgCase> gatherCases(bool network) {
       medium.tune.tileN = 224;
       if (!network) add(medium);
     }
+    // Of 112 likewise, and with parts of K.
+    for (const int64_t n : {112, 200, 160, 280, 8}) {
+      AgCase slim{.m = 300, .n = n, .nStep = 8, .k = 3208, .transposed = true, .inPlace = true, .padding = 8};
+      slim.tune.tileN = 112;
+      if (!network) add(slim);
+    }
     // Several of them a cluster.
     AgCase more{.m = 1300, .n = 1200, .k = 200, .in = mkFloat16, .out = mkFloat16, .transposed = true};
     more.tune.tileN = 224;
     more.tune.computeAgents = 4;
+    if (!network) add(more);
+    more.tune.tileN = 112;
     if (!network) add(more);
     for (const uint32_t exchange : {0u, MK_EXCHANGE_DIRECT, MK_EXCHANGE_RING}) {
       if (exchange != 0 && !network) continue;

@@ -163,7 +163,7 @@ TEST_CASE("of few rows a shard, moves are of some 32 KiB, and begin the first st
         const AgGemmPlan p = planAgGemm(shape, asked, 132);
         // What all ranks must have alike does not depend on what they need not.
         for (const uint64_t n : {uint64_t{0}, uint64_t{128}, uint64_t{100000}}) {
-          for (const uint32_t tileN : {0u, 128u, kMediumCols, 256u}) {
+          for (const uint32_t tileN : {0u, kSlimCols, 128u, kMediumCols, 256u}) {
             for (const bool turnable : {false, true}) {
               s.n = n;
               s.tileN = tileN;

@@ -96,7 +96,7 @@ TEST_CASE("split K: parts have places of their own within the memory for so many
 }
 
 TEST_CASE("chunks cover a tile's columns, and none reaches beyond it") {
-  for (const uint32_t tileCols : {64u, 128u, kMediumCols, 256u}) {
+  for (const uint32_t tileCols : {64u, kSlimCols, 128u, kMediumCols, 256u}) {
     for (const uint32_t chunkCols : {32u, 64u}) {
       uint32_t covered = 0;
       for (uint32_t i = 0; i < ceilDiv(tileCols, chunkCols); ++i) {
@@ -112,9 +112,9 @@ TEST_CASE("chunks cover a tile's columns, and none reaches beyond it") {
 
 // Chunks are made of 64 columns, each one of them or two, and stored by number.
 TEST_CASE("as many chunks as a tile's columns need have all of them, and no more are made than stored") {
-  for (const uint32_t tileCols : {64u, 128u, kMediumCols, 256u}) {
+  for (const uint32_t tileCols : {64u, kSlimCols, 128u, kMediumCols, 256u}) {
     for (const uint32_t chunkCols : {32u, 64u}) {
-      if (tileCols == kMediumCols && chunkCols != 64) continue;  // results of four bytes have no such tiles
+      if (tileCols % 64 != 0 && chunkCols != 64) continue;  // results of four bytes have no such tiles
       for (uint32_t cols = 1; cols <= tileCols; ++cols) {
         const uint32_t stored = static_cast<uint32_t>(ceilDiv(cols, chunkCols));
         uint32_t made = 0, covered = 0;
@@ -212,7 +212,7 @@ TEST_CASE(
     const uint64_t tiles = tilesOfPlan(s, c), steps = larger(1, ceilDiv(s.k, stepK(c.turned)));
     MUST(tilesOf(s, c) == tiles, what());
     MUST(c.clusters >= 1 && c.clusters + c.receiveClusters <= s.deviceClusters, what());
-    MUST(c.tileN != kMediumCols || s.mediumToo, what());
+    MUST((c.tileN != kSlimCols && c.tileN != kMediumCols) || s.mediumToo, what());
     medium += c.tileN == kMediumCols;
     MUST(c.parts >= 1 && c.parts <= steps, what());
     if (c.parts == 1) return;
@@ -229,12 +229,12 @@ TEST_CASE(
     for (const uint64_t n : {0, 8, 264, 1024, 3584, 8192}) {
       for (const uint64_t k : {0, 72, 8192}) {
         for (const World world : {World{1, 1}, World{1, 2}, World{1, 8}, World{2, 1}, World{2, 4}}) {
-          for (const uint32_t tileN : {0u, 128u, kMediumCols, 256u}) {
+          for (const uint32_t tileN : {0u, kSlimCols, 128u, kMediumCols, 256u}) {
             for (const uint32_t clusters : {2u, 16u, 66u}) {
               KernelShape s = shapeOf(m, n, k, world.locals, world.nodes == 1);
               s.nodes = world.nodes;
               s.mediumToo = s.turnable;
-              if (tileN == kMediumCols && !s.mediumToo) continue;
+              if ((tileN == kSlimCols || tileN == kMediumCols) && !s.mediumToo) continue;
               s.tileN = tileN;
               s.deviceClusters = clusters;
               const KernelChoice chosen = chooseKernel(s);
@@ -247,14 +247,15 @@ TEST_CASE(
                 KernelShape named = s;
                 named.turned = chosen.turned;
                 named.turnable = chosen.turned;
+                if (chosen.turned) named.turnedRows = chosen.turnedRows;
                 if (!chosen.turned) named.tileN = chosen.tileN;
                 KernelChoice again = chooseKernel(named);
                 limitClusters(named, agents, &again);
                 for (const KernelChoice& o : {c, again})
-                  MUST(o.tileN == chosen.tileN && o.turned == chosen.turned && o.clusters == chosen.clusters &&
-                           o.parts == chosen.parts && o.movers == chosen.movers && o.paceNs == chosen.paceNs &&
-                           o.chunkRows == chosen.chunkRows && o.sliceCols == chosen.sliceCols &&
-                           o.groupChunks == chosen.groupChunks,
+                  MUST(o.tileN == chosen.tileN && o.turned == chosen.turned && o.turnedRows == chosen.turnedRows &&
+                           o.clusters == chosen.clusters && o.parts == chosen.parts && o.movers == chosen.movers &&
+                           o.paceNs == chosen.paceNs && o.chunkRows == chosen.chunkRows &&
+                           o.sliceCols == chosen.sliceCols && o.groupChunks == chosen.groupChunks,
                        m << " x " << n << ", K " << k);
               }
             }
@@ -279,7 +280,10 @@ TEST_CASE("allgather: tiles of the width whose rounds are the fullest") {
   CHECK(tileN(1024, 14336) == kMediumCols);
   CHECK(tileN(1024, 3584, true, 2) == kMediumCols);
   CHECK(tileN(1024, 3584, false) != kMediumCols);
-  CHECK(tileN(256, 7168) == 128);
+  CHECK(tileN(256, 7168) == kSlimCols);  // 64 instead of 56
+  CHECK(tileN(256, 3584) == kSlimCols);  // with two parts of K each
+  CHECK(tileN(256, 7168, false) == 128);
+  CHECK(tileN(256, 8192) == 128);
   CHECK(tileN(256, 4096) == 128);
   CHECK(tileN(4096, 4096) == 256);
   CHECK(tileN(16384, 14336) == 256);
@@ -292,7 +296,7 @@ TEST_CASE("allgather: tiles of the width whose rounds are the fullest") {
     s = shapeOf(1024, 3584, 8192, locals, true);
     s.operation = Operation::gemmRs;
     s.mediumToo = true;
-    CHECK(chooseKernel(s).tileN != kMediumCols);
+    CHECK((chooseKernel(s).tileN == 128 || chooseKernel(s).tileN == 256));
   }
 }
 
