@@ -12,7 +12,8 @@ std::string launchAgGemm(const RankMemory& memory, const sched::AgGemmPlan& plan
   MapMaker maps(memory.own);
   const sched::Shards& shards = plan.shards;
   const uint64_t n = plan.shape.n, k = plan.shape.k;
-  fillParams(&p, &maps, memory, choice, hash, op, shards.rows(plan.mine().rank), shards.m, n);
+  const uint64_t tiledRows = choice.turned || plan.spanning ? shards.m : shards.height();
+  fillParams(&p, &maps, memory, choice, hash, op, shards.rows(plan.mine().rank), tiledRows, n);
   p.plan = plan;
   p.order = sched::AgOrder(plan);
   p.moves = sched::AgMoves(plan);
@@ -45,16 +46,17 @@ std::string launchAgGemm(const RankMemory& memory, const sched::AgGemmPlan& plan
   char* const shortC = inWhole == shards.m ? nullptr : op.c + inWhole * op.cStride * typeBytes(op.out);
   maps.writesPlanes(&p.shortC, {"C", op.out, shortC, shards.m - inWhole, n, op.cStride}, 64, 1);
   // Of rows in tiles: where these are turned they are what the blocks of a cluster share.
-  const uint32_t boxRows = choice.turned ? turnedBoxRows(shards.m) : sched::kClusterRows / sched::kClusterBlocks;
+  const uint32_t boxRows = choice.turned ? turnedBoxRows(shards.m) : kBlockRows;
+  const uint32_t lastRows = choice.turned ? boxRows : p.lastRows;
   const char* const heap = memory.heaps[memory.place.local];
   const uint64_t packedRows = plan.dataBytes() == 0 ? 0 : plan.dataBytes() / plan.rowBytes();
   for (uint32_t bank = 0; bank < 2; ++bank)
     maps.reads(&p.banks[bank], {"the gathered rows", op.in, heap + memory.heapLayout.data(bank), packedRows, k, k},
-               boxRows);
+               boxRows, lastRows);
   maps.reads(
       &p.all,
       {"gathered", op.in, plan.windowed() ? op.gathered[memory.place.local] : nullptr, shards.m, k, op.gatheredStride},
-      boxRows);
+      boxRows, lastRows);
   // A box is 128 bytes across, as low ones would be in all.
   constexpr uint64_t kLeastBoxRows = 16, kMostBoxRows = 64;
   if (plan.sliceCols != 0 && plan.chunkRows >= kLeastBoxRows) {

@@ -19,21 +19,21 @@ __device__ __forceinline__ bool isOwnRows(const Block<C>& b, uint32_t node, uint
 // Which matrix has the rows of a shard, or of the whole A, and in which of its rows they begin.
 template <class C>
 struct RowsSource {
-  const CUtensorMap* map;
+  const RowMaps* maps;
+  const CUtensorMap* turned;  // of turned tiles, in its stead
   uint32_t row;
-  __device__ __forceinline__ RowsSource(const Block<C>& b, uint64_t epoch, uint32_t node, uint32_t local,
-                                        uint32_t rank) {
+  __device__ __forceinline__ RowsSource(const Block<C>& b, uint64_t epoch, uint32_t node, uint32_t local, uint32_t rank)
+      : maps(&b.p.a), turned(&b.p.b), row(0) {
     const AgGemmParams& p = b.p;
-    if (isOwnRows(b, node, local)) {
-      map = C::kTurned ? &p.b : &p.a;
-      row = 0;
-    } else if (p.plan.windowed() && local != b.local()) {
-      map = &p.all;
+    if (isOwnRows(b, node, local)) return;
+    if (p.plan.windowed() && local != b.local()) {
+      maps = &p.all;
       row = rank * p.order.height;
     } else {
-      map = &p.banks[epoch & 1];
+      maps = &p.banks[epoch & 1];
       row = (p.plan.windowed() ? node : rank) * p.order.height;
     }
+    turned = &maps->whole;
   }
 };
 
@@ -46,12 +46,12 @@ __device__ __forceinline__ void loadRows(const Block<C>& b, bool known, sched::A
   TileLoader<C> loader(b);
   if (known && isOwnRows(b, step.node, step.local)) {
     if constexpr (C::kTurned) {
-      loader.begin(&p.a, &p.b, step.col, step.shardRow, b.stepsOf(step.part));
+      loader.begin(p.a, &p.b, step.col, 0, step.shardRow, b.stepsOf(step.part));
     } else {
-      loader.begin(&p.a, &p.b, step.shardRow, step.col, b.stepsOf(step.part));
+      loader.begin(p.a, &p.b, step.shardRow, step.rows, step.col, b.stepsOf(step.part));
     }
   } else if (C::kTurned && known) {
-    loader.beginA(&p.a, step.col, b.stepsOf(step.part));
+    loader.beginA(p.a, step.col, 0, b.stepsOf(step.part));
   }
   const uint64_t epoch = loadRelaxed(p.memory.own + protocol::OwnLayout::epoch) + 1;
   Schedule<C> schedule(b);
@@ -80,6 +80,7 @@ __device__ __forceinline__ void loadRows(const Block<C>& b, bool known, sched::A
       step.local = t.local;
       step.rank = t.rank;
       step.shardRow = t.shardRow;
+      step.rows = t.rows;
       step.col = t.col;
       step.part = t.part;
     }
@@ -114,9 +115,9 @@ __device__ __forceinline__ void loadRows(const Block<C>& b, bool known, sched::A
       }
     };
     if constexpr (C::kTurned) {
-      loader.tile(&p.a, from.map, step.col, from.row + step.shardRow, steps, atStep);
+      loader.tile(p.a, from.turned, step.col, 0, from.row + step.shardRow, steps, atStep);
     } else {
-      loader.tile(from.map, &p.b, from.row + step.shardRow, step.col, steps, atStep);
+      loader.tile(*from.maps, &p.b, from.row + step.shardRow, step.rows, step.col, steps, atStep);
     }
     if (!claimed) claim();
     if (!told) more = schedule.announce(&step);

@@ -223,8 +223,6 @@ struct Block {
       return C::L::kBlockRows;
     }
   }
-  // Of a stage, that are loaded.
-  __device__ __forceinline__ uint32_t loadedBytes() const { return blockRows() * C::L::kStepK * 2 + 2 * halfOfB(); }
   // K is split between clusters.
   __device__ __forceinline__ bool split() const {
     if constexpr (C::kSplits) {

@@ -98,7 +98,13 @@ class Computer {
       const uint32_t steps = b_.stepsOf(t.part).count;
       const uint32_t early = !C::kSums ? 0 : p_.choice.early < steps ? p_.choice.early : steps;
       uint32_t k = 0;
-      for (; k + early < steps; ++k) step(k);
+      // Whoever has no rows of the tile leaves the matrix unit to others.  (Narrow tiles of AllGather are not bound by it.)
+      const bool idle = !C::kTurned && (C::kSums || L::kWide) && b_.rowsOf(t.rows, group_) == 0;
+      if (idle) {
+        for (; k + early < steps; ++k) pass();
+      } else {
+        for (; k + early < steps; ++k) step(k);
+      }
       if (add) {
         barrierWait(b_.at(L::kPartialReady), partials & 1);
         if (!wireWide) {
@@ -107,11 +113,15 @@ class Computer {
         }
       }
       if constexpr (C::kSums) {
-        for (; k < steps; ++k) step(k);
+        if (idle) {
+          for (; k < steps; ++k) pass();
+        } else {
+          for (; k < steps; ++k) step(k);
+        }
       }
       if constexpr (!kAtOnce) {
         productsWait<0>();
-        release(previous_);
+        if (!idle) release(previous_);
       }
       // Nothing that uses the sums may move up beyond this.
 #pragma unroll
@@ -211,6 +221,14 @@ class Computer {
       release(previous_);
     }
     previous_ = stage_;
+    nextStage();
+  }
+  __device__ __forceinline__ void pass() {
+    barrierWait(b_.at(L::kFull + 8 * stage_), parity_);
+    release(stage_);
+    nextStage();
+  }
+  __device__ __forceinline__ void nextStage() {
     if (++stage_ == b_.stages()) {
       stage_ = 0;
       parity_ ^= 1;

@@ -23,36 +23,38 @@ class TileLoader {
       const uint32_t k = b_.p.kFirst + s.at(i);
       if constexpr (C::kTurned) {
         boxesOfA(row + b_.index * b_.blockRows(), k,
-                 [&](uint32_t, uint32_t x, uint32_t y) { prefetchBox(&b_.p.a, x, y, weights_); });
+                 [&](uint32_t, uint32_t x, uint32_t y) { prefetchBox(&b_.p.a.whole, x, y, weights_); });
       } else {
         boxesOfB(firstCol(col), k, [&](uint32_t, uint32_t x, uint32_t y) { prefetchBox(&b_.p.b, x, y, weights_); });
       }
     }
   }
-  // The first steps of a tile, which tile() goes on with.  Nothing has been loaded yet.
-  __device__ __forceinline__ void begin(const CUtensorMap* a, const CUtensorMap* b, uint32_t row, uint32_t col,
-                                        const sched::KSteps& s) {
+  // The first steps of a tile, which tile() goes on with.  Nothing has been loaded yet.  row, col: where it begins in `a` and in
+  // `b`.  rows: that it has; not of turned ones.
+  __device__ __forceinline__ void begin(const RowMaps& a, const CUtensorMap* b, uint32_t row, uint32_t rows,
+                                        uint32_t col, const sched::KSteps& s) {
+    part_ = partOf(a, row, rows);
     begun_ = s.count < kFirstSteps ? s.count : kFirstSteps;
-    for (uint32_t k = 0; k < begun_; ++k)
-      step(a, b, row + b_.index * b_.blockRows(), firstCol(col), b_.p.kFirst + s.at(k));
+    for (uint32_t k = 0; k < begun_; ++k) step(b, firstCol(col), b_.p.kFirst + s.at(k));
   }
   // Their part that is of `a`, for as many steps as there is room for, where `b` may take longer to be there.
-  __device__ __forceinline__ void beginA(const CUtensorMap* a, uint32_t row, const sched::KSteps& s) {
+  __device__ __forceinline__ void beginA(const RowMaps& a, uint32_t row, uint32_t rows, const sched::KSteps& s) {
+    part_ = partOf(a, row, rows);
     begunA_ = s.count < b_.stages() ? s.count : b_.stages();
-    for (uint32_t k = 0; k < begunA_; ++k) stepA(a, row + b_.index * b_.blockRows(), b_.p.kFirst + s.at(k), k);
+    for (uint32_t k = 0; k < begunA_; ++k) stepA(b_.p.kFirst + s.at(k), k);
   }
-  // row: of the tile's first row in `a`.  atStep(k) is called before the k-th of the steps, if it is not begun.
+  // atStep(k) is called before the k-th of the steps, if it is not begun.
   template <class AtStep>
-  __device__ __forceinline__ void tile(const CUtensorMap* a, const CUtensorMap* b, uint32_t row, uint32_t col,
-                                       const sched::KSteps& s, AtStep&& atStep) {
-    row += b_.index * b_.blockRows();
+  __device__ __forceinline__ void tile(const RowMaps& a, const CUtensorMap* b, uint32_t row, uint32_t rows,
+                                       uint32_t col, const sched::KSteps& s, AtStep&& atStep) {
+    part_ = partOf(a, row, rows);
     col = firstCol(col);
     for (uint32_t k = begun_; k < s.count; ++k) {
       atStep(k);
       if (k < begunA_) {
         stepB(b, col, b_.p.kFirst + s.at(k));
       } else {
-        step(a, b, row, col, b_.p.kFirst + s.at(k));
+        step(b, col, b_.p.kFirst + s.at(k));
       }
     }
     begun_ = begunA_ = 0;
@@ -73,22 +75,35 @@ class TileLoader {
   __device__ __forceinline__ uint32_t firstCol(uint32_t col) const {
     return C::kTurned ? col : col + b_.index * (C::kN / 2);
   }
-  __device__ __forceinline__ void step(const CUtensorMap* a, const CUtensorMap* b, uint32_t row, uint32_t col,
-                                       uint32_t k) {
+  // What this block loads of A.  Of rows that do not exist, or that the tile does not have, none but for the last eight: zeros take
+  // longer to come than rows do.  What is multiplied in their place gives rows that nobody stores.
+  struct Part {
+    const CUtensorMap* map;
+    uint32_t row, height;
+  };
+  __device__ __forceinline__ Part partOf(const RowMaps& a, uint32_t row, uint32_t rows) const {
+    const uint32_t first = b_.index * b_.blockRows();
+    if constexpr (C::kTurned) return {&a.whole, row + first, b_.blockRows()};
+    if (rows <= first) return {&a.whole, row, 0};
+    if (rows - first <= b_.p.lastRows) return {&a.last, row + first, b_.p.lastRows};
+    return {&a.whole, row + first, L::kBlockRows};
+  }
+  __device__ __forceinline__ void step(const CUtensorMap* b, uint32_t col, uint32_t k) {
     barrierWait(b_.at(L::kEmpty + 8 * stage_), parity_);
-    stepA(a, row, k, stage_);
+    stepA(k, stage_);
     stepB(b, col, k);
   }
   // Into a stage that is free.
-  __device__ __forceinline__ void stepA(const CUtensorMap* a, uint32_t row, uint32_t k, uint32_t stage) {
+  __device__ __forceinline__ void stepA(uint32_t k, uint32_t stage) {
     const uint32_t to = b_.at(stage * b_.stageBytes());
     const uint32_t full = b_.at(L::kFull + 8 * stage);
-    barrierExpect(full, b_.loadedBytes());
-    boxesOfA(row, k, [&](uint32_t i, uint32_t x, uint32_t y) {
+    barrierExpect(full, part_.height * L::kStepK * 2 + 2 * b_.halfOfB());
+    if (part_.height == 0) return;
+    boxesOfA(part_.row, k, [&](uint32_t i, uint32_t x, uint32_t y) {
       if constexpr (C::kTurned) {
-        loadBox(to + i * kChunkBytes, a, x, y, full, weights_);
+        loadBox(to + i * kChunkBytes, part_.map, x, y, full, weights_);
       } else {
-        loadBox(to + i * kChunkBytes, a, x, y, full);
+        loadBox(to + i * kChunkBytes, part_.map, x, y, full);
       }
     });
   }
@@ -126,6 +141,7 @@ class TileLoader {
 
   const Block<C>& b_;
   const CachePolicy weights_;  // of the operation's B
+  Part part_ = {};             // of the tile that is being loaded
   uint32_t stage_ = 0, parity_ = 1, begun_ = 0, begunA_ = 0;
 };
 
@@ -149,7 +165,7 @@ __device__ __forceinline__ void load(const Block<C>& b, bool known, StepOf<C> st
   const bool leads = b.index == 0;
   TileLoader<C> loader(b);
   const sched::KSteps steps = b.stepsOf(0);
-  if (known) loader.begin(&b.p.a, &b.p.b, step.row, step.col, steps);
+  if (known) loader.begin(b.p.a, &b.p.b, step.row, step.rows, step.col, steps);
   Schedule<C> schedule(b);
   TaskReader<C> tasks(b);
   if (leads) {
@@ -171,11 +187,12 @@ __device__ __forceinline__ void load(const Block<C>& b, bool known, StepOf<C> st
         const Task t = tasks.take();
         if (t.kind == taskEnd) break;
         step.row = t.row;
+        step.rows = t.rows;
         step.col = t.col;
       }
     }
     known = false;
-    loader.tile(&b.p.a, &b.p.b, step.row, step.col, steps, [](uint32_t) {});
+    loader.tile(b.p.a, &b.p.b, step.row, step.rows, step.col, steps, [](uint32_t) {});
     // One tile ahead, and not before this one's loads are under way: who claims early takes what another would have begun sooner.
     if (leads) {
       if (first) schedule.awaitOthers();

@@ -7,7 +7,9 @@ std::string launchGemmRs(const RankMemory& memory, const sched::GemmRsPlan& plan
                          uint32_t hash, const protocol::GemmOperands& op, cudaStream_t stream) {
   GemmRsParams p = {};
   MapMaker maps(memory.own);
-  fillParams(&p, &maps, memory, choice, hash, op, plan.shape.m, plan.shape.m, plan.shape.n);
+  const bool whole = choice.turned || plan.spanning;
+  fillParams(&p, &maps, memory, choice, hash, op, plan.shape.m, whole ? plan.shape.m : plan.shards.height(),
+             plan.shape.n);
   const sched::Place& at = plan.place();
   const uint32_t rank = plan.shape.ranks.rank(at.node, at.local);
   p.plan = plan;

@@ -54,7 +54,7 @@ constexpr int kMoveRegisters = 3 * 168 - 2 * kComputeRegisters<C>;
 template <class C>
 __device__ __forceinline__ void warmUp(const typename C::Params& p, uint32_t thread) {
   if (thread == 64) {
-    prefetchMap(&p.a);
+    prefetchMap(&p.a.whole);
     prefetchMap(&p.b);
   } else if (thread == 96) {
     prefetchMap(&p.c);

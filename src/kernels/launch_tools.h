@@ -27,6 +27,10 @@ class MapMaker {
   };
   // Read by many blocks: the cache takes 256 bytes at once.
   void reads(CUtensorMap* map, const Matrix& m, uint32_t boxRows) { encode(map, m, boxRows, 0, true); }
+  void reads(RowMaps* maps, const Matrix& m, uint32_t boxRows, uint32_t lastRows) {
+    reads(&maps->whole, m, boxRows);
+    reads(&maps->last, m, lastRows);
+  }
   void writes(CUtensorMap* map, const Matrix& m, uint32_t boxRows) { encode(map, m, boxRows, 0, false); }
   // `planes` times m.rows rows, in three dimensions: a box does not go beyond its plane.
   void writesPlanes(CUtensorMap* map, const Matrix& m, uint32_t boxRows, uint64_t planes) {
@@ -46,15 +50,18 @@ class MapMaker {
   std::string why_;
 };
 
+// Rows of a tile that is not turned, that each block has.
+constexpr uint32_t kBlockRows = sched::kClusterRows / sched::kClusterBlocks;
+
 // Of turned tiles: rows of A in a box, no more than there are, in whole groups of the eight that the swizzle goes over.
 inline uint32_t turnedBoxRows(uint64_t rows) {
   return static_cast<uint32_t>(sched::smaller(sched::kTurnedCols, sched::alignUp(sched::larger(1, rows), 8)));
 }
 
-// What all operations' parameters have.  `rows`: of A, of `allRows` that tiles are of.
+// What all operations' parameters have.  `rows`: of A; `tiledRows`: of what has tiles of its own, a shard or all of it.
 template <class Params>
 void fillParams(Params* p, MapMaker* maps, const RankMemory& memory, const sched::KernelChoice& choice, uint32_t hash,
-                const GemmOperands& op, uint64_t rows, uint64_t allRows, uint64_t n) {
+                const GemmOperands& op, uint64_t rows, uint64_t tiledRows, uint64_t n) {
   p->memory = memory;
   p->choice = choice;
   p->operands = op;
@@ -63,8 +70,8 @@ void fillParams(Params* p, MapMaker* maps, const RankMemory& memory, const sched
   p->kFirst = op.k == 0 ? 1 : 0;
   if (choice.turned) {
     p->turnedBlockRows = choice.turnedRows / sched::kClusterBlocks;
-    maps->reads(&p->a, {"B", op.in, op.b, n, op.k, op.bStride}, p->turnedBlockRows);
-    const uint32_t boxRows = turnedBoxRows(allRows);
+    maps->reads(&p->a.whole, {"B", op.in, op.b, n, op.k, op.bStride}, p->turnedBlockRows);
+    const uint32_t boxRows = turnedBoxRows(tiledRows);
     p->turnedBoxBytes = boxRows * 128;
     p->turnedStages =
         static_cast<uint32_t>(sched::smaller(kMostTurnedStages, turnedStageRoom(std::is_same_v<Params, AgGemmParams>) /
@@ -72,7 +79,9 @@ void fillParams(Params* p, MapMaker* maps, const RankMemory& memory, const sched
     maps->reads(&p->b, {"A", op.in, op.a, rows, op.k, op.aStride}, boxRows);
     return;
   }
-  maps->reads(&p->a, {"A", op.in, op.a, rows, op.k, op.aStride}, 128);
+  p->lastRows =
+      tiledRows == 0 ? kBlockRows : static_cast<uint32_t>(sched::alignUp((tiledRows - 1) % kBlockRows + 1, 8));
+  maps->reads(&p->a, {"A", op.in, op.a, rows, op.k, op.aStride}, kBlockRows, p->lastRows);
   if (op.bTransposed) {
     maps->reads(&p->b, {"B", op.in, op.b, n, op.k, op.bStride}, choice.tileN / 2);
   } else {

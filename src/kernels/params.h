@@ -28,14 +28,21 @@ constexpr uint32_t kTurnedWeightBytes = 16384, kMostTurnedStages = 10;
 constexpr uint32_t turnedStageRoom(bool moves) { return (moves ? 5 : 6) * 32768; }
 
 // NOLINTBEGIN(cppcoreguidelines-pro-type-member-init)
+// Rows of A in boxes as high as a block's part of a tile, and, unless tiles are turned, in boxes of GemmParams::lastRows.
+struct RowMaps {
+  CUtensorMap whole, last;
+};
+
 struct GemmParams {
-  CUtensorMap a, b, c;  // of turned tiles a is B, and b is A
+  RowMaps a;
+  CUtensorMap b, c;  // of turned tiles a is B, and b is A
   RankMemory memory;
   sched::KernelChoice choice;
   GemmOperands operands;
   uint32_t hash;
-  uint32_t kSteps;  // of sched::stepK(), at least one
-  uint32_t kFirst;  // the first of them: past the matrices' ends, where loads give zeros, if K is 0
+  uint32_t kSteps;    // of sched::stepK(), at least one
+  uint32_t kFirst;    // the first of them: past the matrices' ends, where loads give zeros, if K is 0
+  uint32_t lastRows;  // the last block's that has some, in eights
   // Of turned tiles: rows that a block has, a box of rows of A, and stages.
   uint32_t turnedBlockRows, turnedBoxBytes, turnedStages;
 };
@@ -68,9 +75,9 @@ struct GemmRsParams : GemmSumParams {
 // a: this rank's shard.  c: the whole shards, in three dimensions (column, row of the shard, rank), so that what a tile has
 // beyond its shard is not stored over the next one; where tiles span shards, the whole C.
 struct AgGemmParams : GemmParams {
-  CUtensorMap shortC;    // likewise, of the shard that is not a whole one
-  CUtensorMap banks[2];  // gathered rows in this rank's heap, by parity of the epoch
-  CUtensorMap all;       // where they are in a window
+  CUtensorMap shortC;  // likewise, of the shard that is not a whole one
+  RowMaps banks[2];    // gathered rows in this rank's heap, by parity of the epoch; of turned tiles `whole` is like b
+  RowMaps all;         // where they are in a window; likewise
   // In boxes of `boxRows` x 64: this rank's shard, and its place at each local peer, by parity of the epoch; where tiles span
   // shards, at this rank too.
   CUtensorMap shard, atPeer[kMaxLocals][2];

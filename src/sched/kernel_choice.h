@@ -159,10 +159,12 @@ MK_HD constexpr uint32_t turnedRowsFor(const KernelShape& s) {
 }
 
 // Up to kTurnedCols rows take as long as it takes to read B: a tile of 256 rows would be computed for a few, in as long again.
-// Of AllGather, where no results travel, more are worth it where that is quicker.
+// Of AllGather, where no results travel, more are worth it where that is quicker: where tiles are so few that each is shared by
+// three clusters, for tiles side by side read B twice.
 MK_HD constexpr bool betterTurned(const KernelShape& s) {
   if (s.m <= kTurnedCols) return true;
   return s.m <= mostTurnedRows(s.operation) &&
+         3 * ceilDiv(s.m, kTurnedCols) * ceilDiv(s.n, kTurnedRows) <= s.deviceClusters &&
          timeOfAll(s, ceilDiv(s.m, kTurnedCols), kTurnedCols) < timeOfAll(s, ceilDiv(s.m, kClusterRows), 128);
 }
 

@@ -226,19 +226,23 @@ TEST_CASE("two rounds of narrow tiles are shared evenly, announced in bands and 
   CHECK_FALSE(chooseKernel(s).turned);
   CHECK(chooseKernel(s).tileM() == kClusterRows);
   // More rows: of AllGather where that is quicker, or by name.
-  s.n = 4096;
+  s.n = 1024;
   CHECK_FALSE(chooseKernel(s).turned);
   s.operation = Operation::agGemm;
   CHECK(chooseKernel(s).turned);
   s.locals = 1;
+  CHECK(chooseKernel(s).parts == 4);
   CHECK(chooseKernel(s).clusters == 64);
+  s.n = 2048;
+  CHECK_FALSE(chooseKernel(s).turned);
   s.m = mostTurnedRows(s.operation);
+  s.n = 4096;
   CHECK_FALSE(chooseKernel(s).turned);
   s.turned = true;
   CHECK(chooseKernel(s).turned);
   CHECK(chooseKernel(s).clusters == s.deviceClusters);
   s.turned = false;
-  s.n = 2048;
+  s.n = 640;
   CHECK(chooseKernel(s).turned);
   s.m = mostTurnedRows(s.operation) + 1;
   CHECK_FALSE(chooseKernel(s).turned);
