@@ -78,9 +78,8 @@ __global__ void __cluster_dims__(2, 1, 1) __launch_bounds__(kThreads, 1)
   const uint32_t warp = threadIdx.x / 32;
 
   StepOf<C> step;
-  const bool likely = warp == 0 && (!b.inOrder() || p.choice.streamsB) && firstTile(b, &step);
-  const bool known = likely && !b.inOrder();
-  if (likely && p.choice.streamsB && electOne()) fetchAhead(b, step);
+  const bool known = warp == 0 && firstTile(b, &step);
+  if (known && b.alone() && p.choice.streamsB && electOne()) fetchAhead(b, step);
   __syncwarp();
   startBlock(b);
   awaitTurn(b);

@@ -145,9 +145,9 @@ class TileLoader {
   uint32_t stage_ = 0, parity_ = 1, begun_ = 0, begunA_ = 0;
 };
 
-// Has the cache fetch B of a cluster's first tile, or of one that another cluster begins with, before the launch before has ended:
-// what is not in the cache takes 1 us to come.  That launch may still be writing B, by way of the same cache (B is this device's
-// own memory), and nothing is read here.  One thread of a block.
+// Has the cache fetch B of a cluster's first tile before the launch before has ended: what is not in the cache takes 1 us to come.
+// That launch may still be writing B, by way of the same cache (B is this device's own memory), and nothing is read here.  One
+// thread of a block, of a rank alone: with others two processes on one GPU have once not ended (perf/RESULTS.md).
 template <class C>
 __device__ __forceinline__ void fetchAhead(const Block<C>& b, const StepOf<C>& step) {
   const TileLoader<C> loader(b);

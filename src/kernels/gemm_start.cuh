@@ -67,12 +67,11 @@ __device__ __forceinline__ void warmUp(const typename C::Params& p, uint32_t thr
 }
 
 // The tile of a cluster that goes by its number, for the loading warp to work out while others make the barriers: its words of
-// the parameters come one line of the cache after the other.  Where tiles are claimed in order, one that some cluster begins
-// with, if all are resident.  False: there is none.
+// the parameters come one line of the cache after the other.  False: it has to ask.
 template <class C>
 __device__ __forceinline__ bool firstTile(const Block<C>& b, StepOf<C>* step) {
   // There are always steps; but where they stand is read too before there is nothing else to wait for.
-  if (clusterNumber() >= b.p.order.positions || b.p.kSteps == 0) return false;
+  if (b.inOrder() || clusterNumber() >= b.p.order.positions || b.p.kSteps == 0) return false;
   *step = b.p.order.at(clusterNumber());
   return exists(*step);
 }

@@ -76,7 +76,7 @@ MK_ROLE(tuned) {
       wrong.tileN = 64;
       gather.tune = &wrong;
       refused(MK_OP_ALL_GATHER_GEMM, &gather,
-              "tune.tileN is 64; legal on the CUDA platform: 0 (automatic), 128, 256, 224");
+              "tune.tileN is 64; legal on the CUDA platform: 0 (automatic), 128, 256, 112, 224");
     } else {
       refused(MK_OP_ALL_GATHER_GEMM, &gather, "tune.tileN is 224; legal on the CUDA platform: 0 (automatic), 128, 256");
     }
