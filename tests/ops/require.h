@@ -41,9 +41,13 @@ inline mkResult_t asyncError(mkComm_t comm) {
 
 // So much has been sent since `before`; throws std::string.
 inline void requireSent(mkComm_t comm, const mkCommInfo_t& before, uint64_t bytes, uint64_t messages) {
-  // The proxy may not have read the last command yet when the operation ends.
+  // The proxy may not have read the last command yet when the operation ends, and count it between the two words' being read.
   mkCommInfo_t after = info(comm);
-  for (int i = 0; i < 20000 && after.netMessagesSent - before.netMessagesSent < messages; ++i) {
+  const auto fewer = [&] {
+    return after.netMessagesSent - before.netMessagesSent < messages ||
+           after.netBytesSent - before.netBytesSent < bytes;
+  };
+  for (int i = 0; i < 20000 && fewer(); ++i) {
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
     after = info(comm);
   }
